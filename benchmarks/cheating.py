@@ -12,7 +12,8 @@ Keys cheating.<method>.<attack>.{refused, opened, read, spent, why}, an undersco
 cheating.counts.{ways, refused, at_opening, harmless, read, uncounted} of all ways in which the others verify:
 
 method      vertimrf, whose release is that of `release_marginals` and of all that is fitted to tables; rounds, adaptive
-            tables: the messages of a round; marginal_inference and marginal_glm: the same release, asked for by them;
+            tables: the messages of a round; triples: the second product, of two columns as one; marginal_inference and
+            marginal_glm: the same release, asked for by them;
             functional, second_moments: numbers within public bounds, of a linear regression from noisy products and of
             the moments that its steps begin with;
             semi_honest, semi_honest_functional, semi_honest_second_moments: for comparison, with
@@ -62,7 +63,18 @@ import jax
 import numpy as np
 import pandas as pd
 from cheating_parts import numbers, sums
-from cheating_parts.cheat import INPUTS, OF_A_SUM, PROOF, ROUNDS, adaptive, cheating, fields, honest, regression
+from cheating_parts.cheat import (
+    INPUTS,
+    OF_A_SUM,
+    PROOF,
+    ROUNDS,
+    adaptive,
+    cheating,
+    fields,
+    honest,
+    regression,
+    triples,
+)
 from common import environment, finish, parser, with_stored, written
 from tqdm.auto import tqdm
 
@@ -116,15 +128,22 @@ OF_ROUNDS = [
     *(f"repeated {name}" for name in OF_A_SUM[1:]),
     *(f"stop {name}" for name in OF_A_SUM),
 ]
+OF_TRIPLES = [
+    *(f"rows {kind}" for kind in ("large", "two_hot", "single_records")),
+    *(f"altered {name}" for name in (*PROOF, "share")),
+    *(f"stop {name}" for name in ROUNDS),
+]
 _BELIEF = "semi_honest_"
-_OPENED = {"sums": 1}  # steps that a ledger counts once something of several parties may be open; 2 of all others
+_OPENED = {"sums": 1, "triples": 3}  # steps that a ledger counts once that may be open which is attacked; else 2
 _SILENT_S = 10.0  # for which one who says nothing is waited for
 ATTACKS = {
     **{attack: ("vertimrf", attack) for attack in OF_TABLES},
     **{f"rounds {attack}": ("rounds", attack) for attack in OF_ROUNDS},
+    **{f"triples {attack}": ("triples", attack) for attack in OF_TRIPLES},
     **{f"{name} rows large": (name, "rows large") for name in ("marginal_inference", "marginal_glm")},
     **{f"{name} altered tag": (name, "altered tag") for name in ("marginal_inference", "marginal_glm")},
     "semi_honest rows single_records": ("semi_honest", "rows single_records"),
+    "semi_honest_triples rows single_records": ("semi_honest_triples", "rows single_records"),
     **{f"{name} {attack}": (name, attack) for name in numbers.METHODS for attack in numbers.attacks(name)},
     **{f"{_BELIEF}{name} rows single_records": (f"{_BELIEF}{name}", "rows single_records") for name in numbers.METHODS},
     **{f"sums {attack}": ("sums", attack) for attack in sums.ATTACKS},
@@ -141,17 +160,22 @@ STARTS = {
 THREE = ("different", "swapped", "own", "colluding")
 
 
-def dataset(num_parties: int) -> VerticalDataset:
+def dataset(num_parties: int, num_records: int = NUM_RECORDS, cells: int = CELLS) -> VerticalDataset:
     """Two columns at each party."""
-    rng, labels = np.random.default_rng(0), [str(cell) for cell in range(CELLS)]
+    rng, labels = np.random.default_rng(0), [str(cell) for cell in range(cells)]
     schema = Schema(
         {
             f"p{p}": PartySchema({f"c{p}{i}": CategoricalColumn(categories=tuple(labels)) for i in range(2)})
             for p in range(num_parties)
         }
     )
-    drawn = {name: rng.choice(labels, NUM_RECORDS) for name in schema.columns}
+    drawn = {name: rng.choice(labels, num_records) for name in schema.columns}
     return VerticalDataset.from_pooled(schema, pd.DataFrame(drawn))
+
+
+def _of_triples(num_parties: int) -> VerticalDataset:
+    """Records enough that tables of three columns, of few cells, are worth their budget."""
+    return dataset(num_parties, 20_000, 2)
 
 
 def cheats(attack: str) -> tuple[int, ...]:
@@ -165,13 +189,13 @@ def attacked(method: str, attack: str, folder: Path) -> dict[str, Any]:
         return sums.attacked(attack, folder)
     kind = method.removeprefix(_BELIEF)
     of_numbers = kind in numbers.METHODS
-    make_data = numbers.dataset if of_numbers else dataset
+    make_data = {**dict.fromkeys(numbers.METHODS, numbers.dataset), "triples": _of_triples}.get(kind, dataset)
     data = make_data(3 if attack.split()[0] in THREE or attack == "repeated attempt" else 2)
     files, seen, names = written(data, folder), folder / "seen", list(data.schema.parties)
     if attack == "guessed id":
         own = files.paths[names[1]]
         own.write_text(own.read_text().replace(f"\n{NUM_RECORDS - 1:06d},", f"\n{NUM_RECORDS:06d},"))
-    tables = {"rounds": adaptive, "marginal_glm": functools.partial(regression, data.schema)}
+    tables = {"rounds": adaptive, "triples": triples, "marginal_glm": functools.partial(regression, data.schema)}
     make = {**tables, **numbers.METHODS}.get(kind, fields)
     made = honest(make)
     plan = numbers.plan_of(kind, made, data) if of_numbers else made.plan(data, epsilon=1.0, delta=1e-5)
@@ -228,12 +252,15 @@ def run(method: str, made: Any, tasks: list[PartyTask], plan: Any, folder: Path,
 def records_read(released: Any, data: VerticalDataset) -> int:
     """Of the first records, those whose cells of a column of party 0 stand out in the tables with the cheat's."""
     codes, found = data.arrays("p0")["c00"], []
+    # By which of the cheat's cells a table's begin, of which each is a record in its attack; the triples are all there.
+    first = {("c00", "c10"): 0, ("c00", "c10", "c11"): len(data.schema.columns["c10"].categories)}
     for one in released.measurements:
-        if one.columns == ("c00", "c10"):
-            table = one.values  # a column for each of the cheat's cells, which are a record each in its attack
+        if one.columns in first:
+            table = one.values.reshape(len(one.values), -1)  # a column for each of the cheat's cells
+            victims = codes[first[one.columns] :]
             high = table > 2**19
             alone = (high.sum(axis=0) == 1) & (np.where(high, 0, np.abs(table)).max(axis=0) < 2**10)
-            found = [bool(alone[k]) and int(table[:, k].argmax()) == int(codes[k]) for k in range(table.shape[1])]
+            found += [bool(alone[k]) and int(table[:, k].argmax()) == int(victims[k]) for k in range(table.shape[1])]
     return sum(found)
 
 

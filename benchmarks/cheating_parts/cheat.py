@@ -69,20 +69,22 @@ class Cheat(Crypten):
 
     :ivar attack: what it does: `ATTACKS` in `cheating.py`.
     :ivar seen: a file that it writes when it has somebody's opening of tables.
-    :ivar rounds: whether it changes messages of rounds alone; the products before them open nothing.
+    :ivar later: whether it is honest in the first product, and cheats in what follows: the rounds, or the second one.
     """
 
     attack: str = ""
     seen: str = ""
-    rounds: bool = False
+    later: bool = False
 
     def end(self, communicator: Any, num_parties: int, watch: Any = None) -> PartyProtocol:
         """The party's end, changed; the process is its own."""
         end = super().end(communicator, num_parties, watch)
         if multiprocessing.parent_process() is not None:
-            _install(self.attack, communicator.rank)
+            products = _Products(first=2 if self.later else 1)
+            _install(self.attack, communicator.rank, products)
+            products.count()
             _install_session(self.attack, communicator, Path(self.seen))
-            _Changed(end, self.attack, Path(self.seen), rounds=self.rounds)
+            _Changed(end, self.attack, Path(self.seen), later=self.later)
         return end
 
 
@@ -91,14 +93,41 @@ def _replace(where: Any, name: str, change: Callable[..., Any]) -> None:
     setattr(where, name, functools.partial(change, getattr(where, name)))
 
 
-def _install(attack: str, rank: int) -> None:
+class _Products:
+    """The products of this process, of which it cheats in the first or in the second and all that follow."""
+
+    def __init__(self, first: int) -> None:
+        self._first, self._begun = first, 0
+
+    def count(self) -> None:
+        """From now on, before what else is changed of a product sees it."""
+        from vertinumpyro.secure.crypten import protocol
+
+        for name in ("verified_cross_products", "noisy_cross_products"):
+            _replace(protocol, name, self._begin)
+
+    def _begin(self, real: Callable[..., Any], *arguments: Any) -> Any:
+        self._begun += 1
+        return real(*arguments)
+
+    @property
+    def cheats(self) -> bool:
+        """Whether it does now."""
+        return self._begun >= self._first
+
+
+def _install(attack: str, rank: int, products: _Products) -> None:
     """Rows, noise, shares, and what it checks of the others."""
     from vertinumpyro.secure.crypten import protocol
 
     what, _, how = attack.partition(" ")
     if what == "rows" or (attack, rank) == ("colluding large", 1):
         made = how if what == "rows" else "large"
-        _replace(verified_tables, "_digits_of", lambda real, codes, form: _made_digits(made, real(codes, form), form))
+
+        def digits(real: Callable[..., Any], codes: np.ndarray, form: Digits) -> np.ndarray:
+            return _made_digits(made, real(codes, form), form) if products.cheats else real(codes, form)
+
+        _replace(verified_tables, "_digits_of", digits)
         _replace_method("_squared", _squared)
     if what == "order":
         _replace(protocol, "codes_of", lambda real, *arguments: real(*arguments)[::-1])
@@ -118,7 +147,11 @@ def _install(attack: str, rank: int) -> None:
     if attack == "leave unverified":
         _replace(protocol, "noisy_cross_products", lambda real, e, c, m, n: real(e, c, np.full(m.shape, 2**26), n))
     if what == "rows":  # where nobody verifies
-        _replace(protocol, "noisy_cross_products", lambda real, e, c, m, n: real(e, c, _made_up(how, m), n))
+
+        def made_up(real: Callable[..., Any], engine: Any, computation: Any, matrix: Factor, noise: np.ndarray) -> Any:
+            return real(engine, computation, _made_up(how, matrix) if products.cheats else matrix, noise)
+
+        _replace(protocol, "noisy_cross_products", made_up)
 
 
 def _made_digits(kind: str, hot: np.ndarray, form: Digits) -> np.ndarray:
@@ -169,8 +202,8 @@ def _install_session(attack: str, communicator: Any, seen: Path) -> None:
 class _Changed:
     """The engine's messages, changed."""
 
-    def __init__(self, end: Any, attack: str, seen: Path, *, rounds: bool) -> None:
-        self._engine, self._seen, self._rounds = end._engine, seen, rounds
+    def __init__(self, end: Any, attack: str, seen: Path, *, later: bool) -> None:
+        self._engine, self._seen, self._later = end._engine, seen, later
         self._attack = attack
         self._what, _, self._where = attack.partition(" ")
         self._send: Callable[..., dict[int, bytearray]] = self._engine.swap_bytes
@@ -181,7 +214,7 @@ class _Changed:
     def swap_bytes(self, why: str, outgoing: Mapping[int, bytes], sizes: Mapping[int, int]) -> dict[int, bytearray]:
         """What it sends in the place of its messages."""
         self._begun += why == "keys"
-        if self._rounds and self._begun == 1:
+        if self._later and self._begun == 1:
             return self._send(why, outgoing, sizes)
         if self._attack in ("colluding rows", "colluding large") and why == "proofs" and self._engine.rank == 2:
             return self._behind_the_honest(outgoing, sizes)
@@ -268,6 +301,11 @@ def adaptive(backend: Crypten) -> VertiMRF:
     return VertiMRF(backend=backend, iterations=20, selection="adaptive", num_rounds=1, tables_per_round=2)
 
 
+def triples(backend: Crypten) -> VertiMRF:
+    """Tables of three columns in a product of their own, after the tables of all pairs."""
+    return VertiMRF(backend=backend, iterations=20, triples=4)
+
+
 def regression(schema: Any, backend: Crypten) -> MarginalGLM:
     """A regression of party 0's first column on the cheat's."""
     return MarginalGLM(schema=schema, family="ordinal", label="c00", features=["c10"], backend=backend)
@@ -281,4 +319,4 @@ def honest(make: Callable[..., Any], *, verifies: bool = True) -> Any:
 def cheating(make: Callable[..., Any], attack: str, seen: str, *, verifies: bool = True) -> Any:
     """The method as a cheat runs it."""
     security = "malicious" if verifies else "semi-honest"
-    return make(backend=Cheat(attack=attack, seen=seen, rounds=make is adaptive, security=security))
+    return make(backend=Cheat(attack=attack, seen=seen, later=make in (adaptive, triples), security=security))
