@@ -124,6 +124,48 @@ def test_where_there_are_none_the_plan_says_why(settings, facts, why):
     assert why in plan.triples_why
 
 
+def two_outcomes(num_records=20_000, seed=0):
+    """y is 1 where exactly one of a0 and a1 is, mostly; b goes with a2 and a3 far more than that."""
+    rng = np.random.default_rng(seed)
+
+    def mostly(values, share):
+        return np.where(rng.random(num_records) < share, values, rng.random(num_records) < 0.5)
+
+    a0, a1, a2 = rng.random((3, num_records)) < 0.3
+    columns = {"a0": a0, "a1": a1, "a2": a2, "a3": mostly(a2, 0.9), "b": mostly(a2, 0.9), "y": mostly(a0 ^ a1, 0.9)}
+    return VerticalDataset.from_pooled(binaries("a0 a1 a2 a3", "b y"), pd.DataFrame(columns).astype(int))
+
+
+def test_all_triples_are_of_the_target_those_that_say_most_of_it_first():
+    data = two_outcomes()
+    system = VertiMRF(triples=1, target="y")
+    plan = system.plan(data, epsilon=1.0)
+    assert (plan.num_triples, plan.target) == (1, "y")
+    released = system.release(data, plan, insecure_seed=0)
+    assert released.triples == (("a0", "a1", "y"),)
+    for other in (VertiMRF(triples=1), VertiMRF(triples=1, target="b")):
+        again = other.release(data, other.plan(data, epsilon=1.0), insecure_seed=0)
+        assert released.triples[0] not in again.triples
+        with pytest.raises(ArgumentError, match="target"):
+            other.check(data, plan)
+    (chosen,) = again.triples
+    assert "b" in chosen
+
+
+def test_of_a_target_are_fewer_triples_and_wider_ones():
+    facts = facts_of(50_000, size=5)
+    all_, own = (VertiMRF(triples="auto", target=target).plan(facts, epsilon=2.0) for target in (None, "c0"))
+    assert 0 < own.num_triples < all_.num_triples
+    assert own.cross_releases[-1].stddev < all_.cross_releases[-1].stddev
+
+
+def test_a_target_is_a_column_and_stands_beside_triples():
+    with pytest.raises(ArgumentError, match='give triples="auto"'):
+        VertiMRF(target="y")
+    with pytest.raises(ArgumentError, match="target: the schema has no column 'z'; it has a1, a2, b, c"):
+        VertiMRF(triples="auto", target="z").plan(parity(100), epsilon=1.0)
+
+
 def test_who_does_not_ask_gets_none_and_hears_nothing_of_them():
     plan = VertiMRF().plan(facts_of(50_000), epsilon=1.0)
     assert (plan.num_triples, plan.triples_why, len(plan.cross_releases)) == (0, "", 1)

@@ -237,6 +237,7 @@ class MRFSettings:
         columns with their neighbours), "blocks:K" (all pairs of K neighbours); only their tables are released.
     :param triples: tables of two columns of one party with one of another, chosen from a first look at all pairs:
         "auto" as many as pay, a number as many at most, false none.
+    :param target: a column that the twin is to predict: all triples are of it.
     :param bins: by column, how many cells it is cut into.
     :param max_cells: the most cells of one column.
     :param clique_limit: the most cells of all maximal cliques of the field together; by default what `memory_limit`
@@ -254,6 +255,7 @@ class MRFSettings:
     selection: Literal["all", "adaptive"] | None = None
     workload: list | None = None
     triples: Literal["auto"] | bool | int | None = None
+    target: str | None = None
     bins: Mapping[str, Any] | None = None
     max_cells: int | None = positive()
     clique_limit: int | None = positive()

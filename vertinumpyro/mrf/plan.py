@@ -71,6 +71,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     :ivar first_share: part of the cross-party budget for the first look at all tables, where rounds or triples follow.
     :ivar num_triples: tables of three columns across parties, chosen after the first look; 0 releases none.
     :ivar triples_why: the reason for their number, in words; empty in records of earlier versions.
+    :ivar target: the column that all of them are of; None for any.
     :ivar workload: the tables that are measured, where they are not those of all pairs: (party, column, party, column).
     :ivar encoding: the encoder's parameters where cross-party tables are not secure marginals; `noise_multiplier` then
         fixes the local releases alone.
@@ -78,7 +79,13 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     :ivar plan_id: a random name, made here; a plan with another id is another budget.
     """
 
-    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "workload": None, "num_triples": 0, "triples_why": ""}
+    earlier: ClassVar[Mapping[str, Any]] = {
+        **Plan.earlier,
+        "workload": None,
+        "num_triples": 0,
+        "triples_why": "",
+        "target": None,
+    }
 
     noise_multiplier: float
     num_records: int
@@ -97,6 +104,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     first_share: float = 1.0
     num_triples: int = 0
     triples_why: str = ""
+    target: str | None = None
     workload: tuple[NamedTable, ...] | None = None
     encoding: Encoding | None = None
     adversary: str | None = None

@@ -7,9 +7,9 @@ one-time pads, as what no workload names (`table_selection`).
 
 Which triples is chosen from a first look at all pairs, which a part of the budget buys: those whose pairs across
 parties depend most, both of them, as far as noise pays for their cells, by the rule of triples within a party
-(`local_tables`). Post-processing. How many,
-and whether any, is in the plan, from N, the budget and the cells alone: pairs pay for triples with the noise of the
-first look, so there are none where this hides what pairs show.
+(`local_tables`). Post-processing. Where one column is to be predicted, all are of it and of two that go with it. How
+many, and whether any, is in the plan, from N, the budget and the cells alone: pairs pay for triples with the noise of
+the first look, so there are none where this hides what pairs show.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ FIRST_SHARE = 0.65
 
 MOST_TRIPLES = 100
 _CHOICE = 4  # triples that could be had for each that is taken
+_CHOICE_OF_TARGET = 8  # the same of one column's: fewer, so that two wide columns may be among them
 _PAIRS_SEEN = 0.95  # of all pairs' cells, on the mean of pairs, that must be useful after the first look
 _CELLS = 4  # in the product of compounds, for each in that of all columns
 
@@ -90,7 +91,7 @@ class Decision(NamedTuple):
 
 def decided(
     columns: Sequence[CellColumn], plan: MRFPlan, asked: Literal["auto"] | int, first_share: float,
-    encoder: str = SECURE_MARGINALS,
+    encoder: str = SECURE_MARGINALS, target: str | None = None,
 ) -> Decision:  # fmt: skip
     """How many triples a plan takes, from public facts.
 
@@ -99,10 +100,11 @@ def decided(
     :param asked: "auto", or the most.
     :param first_share: part of the budget across parties for the first look.
     :param encoder: of the tables across parties.
+    :param target: the column that all triples are to be of.
     """
     if refused := _refusal(plan, encoder):
         return Decision(0, refused)
-    _, cells = _candidates(columns, plan.parties)
+    _, cells = _candidates(columns, plan.parties, target)
     budget = sum(release.mu**2 for release in plan.cross_releases)
     first = _one_table(plan, budget * first_share) * math.sqrt(plan.num_cross_pairs)
     sizes = {c.name: c.num_cells for c in columns}
@@ -111,7 +113,8 @@ def decided(
     if asked == "auto" and seen < _PAIRS_SEEN:
         return Decision(0, "a first look would hide in noise what pairs show: so few records, or so many cells")
     second = _one_table(plan, budget * (1 - first_share))
-    most, for_each = (MOST_TRIPLES, _CHOICE) if asked == "auto" else (asked, 1)
+    choice = _CHOICE if target is None else _CHOICE_OF_TARGET
+    most, for_each = (MOST_TRIPLES, choice) if asked == "auto" else (asked, 1)
     for num in range(min(most, cells.size), 0, -1):
         useful = np.count_nonzero(cells < useful_cells(plan.num_records, second * math.sqrt(num)))
         if useful >= min(for_each * num, cells.size):
@@ -148,8 +151,10 @@ def most_cells(columns: Sequence[CellColumn]) -> int:
     return _CELLS * sum(column.num_cells for column in columns)
 
 
-def _candidates(columns: Sequence[CellColumn], parties: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """All triples as places of columns `[T, 3]`, two of a party and then the other; and their cells."""
+def _candidates(
+    columns: Sequence[CellColumn], parties: Sequence[str], target: str | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """All triples, of a target if any, as places of columns `[T, 3]`, two of a party and the other; and their cells."""
     sizes = np.array([column.num_cells for column in columns], np.int64)
     places = [np.array([i for i, c in enumerate(columns) if c.party == party], np.int64) for party in parties]
     found = [np.zeros((0, 3), np.int64)]
@@ -158,25 +163,34 @@ def _candidates(columns: Sequence[CellColumn], parties: Sequence[str]) -> tuple[
         others = np.setdiff1d(np.arange(len(columns)), own)
         found.append(np.column_stack([np.repeat(pairs, len(others), axis=0), np.tile(others, len(pairs))]))
     triples = np.concatenate(found)
+    if target is not None:
+        triples = triples[np.any(triples == _place(columns, target), axis=1)]
     cells = np.prod(sizes[triples], axis=1)
     needed = sizes[triples[:, 0]] * sizes[triples[:, 1]] + sizes[triples[:, 2]]
     fits = needed <= most_cells(columns)
     return triples[fits], cells[fits]
 
 
+def _place(columns: Sequence[CellColumn], name: str) -> int:
+    return [column.name for column in columns].index(name)
+
+
 def choose_triples(columns: Sequence[CellColumn], plan: MRFPlan, measurements: Sequence[Measurement]) -> list[Triple]:
     """Those that the plan's last release measures, from released tables. Post-processing.
 
     Those come first of which both columns of the one party depend most on the other's, by the weaker of the two: where
-    one says nothing of it, the other's table has all there is. None whose cells the noise hides, and none beyond what
-    the product of compounds may take.
+    one says nothing of it, the other's table has all there is; of a target, by the weaker of its own two pairs. None
+    whose cells the noise hides, and none beyond what the product of compounds may take.
 
     :param measurements: of the parties' own tables and of the first look; a pair without one counts as independent.
     """
     release = plan.cross_releases[-1]
-    triples, cells = _candidates(columns, plan.parties)
+    triples, cells = _candidates(columns, plan.parties, plan.target)
     strength = _strength(columns, measurements, plan.num_records)
     a, b, c = triples.T
+    if plan.target is not None:
+        c = np.full(len(triples), _place(columns, plan.target))
+        a, b = triples[triples != c[:, None]].reshape(-1, 2).T
     scores = np.minimum(strength[a, c], strength[b, c])
     useful = np.flatnonzero(cells < useful_cells(plan.num_records, release.stddev))
     order = useful[np.argsort(-scores[useful], kind="stable")]

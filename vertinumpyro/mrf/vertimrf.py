@@ -19,7 +19,7 @@ import numpy as np
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.core.validation import check_fields, checked
+from vertinumpyro.core.validation import check_fields, checked, shown
 from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.mrf.cells import DEFAULT_MAX_CELLS, CellColumn, cell_columns
 from vertinumpyro.mrf.contingency import product_widths, tables_form
@@ -64,6 +64,7 @@ from vertinumpyro.privacy import (
     PrivacyWarning,
     neighbouring,
 )
+from vertinumpyro.privacy.forecast import listed
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
 from vertinumpyro.session import InProcessSession, Run, Session, session_of
@@ -138,6 +139,7 @@ class VertiMRF:
         takes as many as N, the budget and the cells allow, and none where the first look would hide in noise what pairs
         show; a number takes as many at most, False none. Their number and its reason stand in the plan. Pairs pay for
         them: their noise is a quarter larger, which models and regressions of the same release have, too.
+    :ivar target: a column that the twin is to predict: all triples are of it and of two columns that go with it.
     :ivar num_rounds: rounds of the adaptive selection.
     :ivar tables_per_round: tables that each round measures again.
     :ivar bins: cells of single columns; see `cell_columns`.
@@ -158,6 +160,7 @@ class VertiMRF:
     selection: Literal["all", "adaptive"] = "all"
     workload: str | Sequence[str | Sequence[str]] | None = None
     triples: Literal["auto", False] | int = False
+    target: str | None = None
     num_rounds: int = 3
     tables_per_round: int = 5
     bins: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -180,6 +183,8 @@ class VertiMRF:
                 raise ArgumentError(f"{name} must be at least 1, got {given}")
         if self.triples != "auto" and self.triples < 0:
             raise ArgumentError(f"triples must not be negative, got {self.triples}")
+        if self.target is not None and not self.triples:
+            raise ArgumentError('target says which tables of three columns are released: give triples="auto", too')
 
     def grouped(self, schema: Schema) -> VertiMRF:
         """The same, with columns too wide for a table of two counted in groups of neighbours: `bins` names them."""
@@ -189,10 +194,13 @@ class VertiMRF:
     def columns(self, schema: Schema) -> tuple[CellColumn, ...]:
         """The schema's columns in cells.
 
-        :raises ArgumentError: `bins` does not fit the schema, or two columns are too wide for `clique_limit`.
+        :raises ArgumentError: `bins` or `target` does not fit the schema, or two columns are too wide for
+            `clique_limit`.
         """
         columns = cell_columns(schema, self.bins, self.max_cells)
         check_clique_limit({column.name: column.num_cells for column in columns}, self.clique_limit or WIDEST_TABLE)
+        if self.target is not None and self.target not in (names := [column.name for column in columns]):
+            raise ArgumentError(f"target: the schema has no column {shown(self.target)}; it has {listed(names)}")
         return columns
 
     @checked
@@ -278,10 +286,10 @@ class VertiMRF:
         if not self.triples:
             return plan
         first = FIRST_SHARE if first_share is None else first_share
-        num, why = decided(columns, plan, self.triples, first, self.encoder)
+        num, why = decided(columns, plan, self.triples, first, self.encoder, self.target)
         if not num:
             return dataclasses.replace(plan, triples_why=why)
-        return made(num_triples=num, triples_why=why, first_share=first)
+        return made(num_triples=num, triples_why=why, first_share=first, target=self.target)
 
     def _rounds(self, held: Sequence[Sequence[CellColumn]], first_share: float) -> dict[str, Any]:
         pairs = sum(len(a) * len(b) for a, b in itertools.combinations(held, 2))
@@ -487,6 +495,8 @@ class VertiMRF:
         other = [name for name, value in fresh.items() if getattr(plan, name) != value]
         if plan.num_triples > (math.inf if self.triples == "auto" else self.triples):
             other.append("triples")
+        if plan.num_triples and plan.target != self.target:
+            other.append("target")
         if encoder_of(plan.encoding) != self.encoder and (plan.encoding or plan.cross_releases):
             other.append("encoder")
         if other:

@@ -226,7 +226,8 @@ def _triples_planned(plan: MRFPlan) -> dict[str, str]:
     if not plan.triples_why:
         return {}
     first = f", after a first look at the pairs with {plan.first_share:.0%} of the budget across parties"
-    number = f"{plan.num_triples:,}{first}" if plan.num_triples else "none"
+    of = f" of {plan.target}" if plan.target else ""
+    number = f"{plan.num_triples:,}{of}{first}" if plan.num_triples else "none"
     return {_TRIPLES: f"{number}: {plan.triples_why}"}
 
 
