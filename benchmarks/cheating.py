@@ -252,12 +252,11 @@ def run(method: str, made: Any, tasks: list[PartyTask], plan: Any, folder: Path,
 def records_read(released: Any, data: VerticalDataset) -> int:
     """Of the first records, those whose cells of a column of party 0 stand out in the tables with the cheat's."""
     codes, found = data.arrays("p0")["c00"], []
-    # By which of the cheat's cells a table's begin, of which each is a record in its attack; the triples are all there.
-    first = {("c00", "c10"): 0, ("c00", "c10", "c11"): len(data.schema.columns["c10"].categories)}
     for one in released.measurements:
-        if one.columns in first:
-            table = one.values.reshape(len(one.values), -1)  # a column for each of the cheat's cells
-            victims = codes[first[one.columns] :]
+        if one.columns in (("c00", "c10"), ("c00", "c10", "c11")):
+            # a column for each of the cheat's cells, which are a record each in its attack: those of c10 come first
+            table = one.values.reshape(len(one.values), -1)
+            victims = codes[one.values.shape[1] :] if one.values.ndim == 3 else codes
             high = table > 2**19
             alone = (high.sum(axis=0) == 1) & (np.where(high, 0, np.abs(table)).max(axis=0) < 2**10)
             found += [bool(alone[k]) and int(table[:, k].argmax()) == int(victims[k]) for k in range(table.shape[1])]
