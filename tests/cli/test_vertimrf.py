@@ -199,14 +199,16 @@ def test_a_run_goes_on_as_it_began(field: Project):
 
 
 def test_tables_of_three_columns_are_in_the_plan_and_the_report(field: Project):
-    field.replace("max_cells = 4", "max_cells = 4\ntriples = 1")
+    field.replace("max_cells = 4", "max_cells = 4\ntriples = 1\ntarget = \"ill\"")
     field.replace("epsilon = 4.0", "epsilon = 1000.0")
     shown = one_line(field.run("plan", field.config, "--method", "vertimrf").output)
-    assert "tables of three columns across parties 1, after a first look at the pairs with 65%" in shown
+    assert "tables of three columns across parties 1 of ill, after a first look at the pairs with 65%" in shown
     fitted = field.run("fit", field.config, "--method", "vertimrf")
     assert fitted.exit_code == 0, fitted.output
     report = (field.run_dir / "report.html").read_text()
-    assert re.search(r"tables of three columns across parties, chosen.{0,40}\w+ × \w+ × \w+", report, re.DOTALL)
+    chosen = re.search(r"tables of three columns across parties, chosen.{0,40}?(\w+ × \w+ × \w+)", report, re.DOTALL)
+    assert chosen
+    assert "ill" in chosen[1]
 
 
 @pytest.mark.parametrize(
