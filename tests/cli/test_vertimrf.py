@@ -199,7 +199,7 @@ def test_a_run_goes_on_as_it_began(field: Project):
 
 
 def test_tables_of_three_columns_are_in_the_plan_and_the_report(field: Project):
-    field.replace("max_cells = 4", "max_cells = 4\ntriples = 1\ntarget = \"ill\"")
+    field.replace("max_cells = 4", 'max_cells = 4\ntriples = 1\ntarget = "ill"')
     field.replace("epsilon = 4.0", "epsilon = 1000.0")
     shown = one_line(field.run("plan", field.config, "--method", "vertimrf").output)
     assert "tables of three columns across parties 1 of ill, after a first look at the pairs with 65%" in shown

@@ -25,7 +25,6 @@ from vertinumpyro.mrf.encoders.base import EncodedEvent, Encoding, Observed
 from vertinumpyro.mrf.local_tables import LocalBudget
 from vertinumpyro.mrf.measurements import TableRelease
 from vertinumpyro.mrf.table_selection import NamedTable, own
-from vertinumpyro.mrf.triples import num_candidates
 from vertinumpyro.privacy import (
     OUTSIDE_ANALYST,
     Adversary,
@@ -149,9 +148,9 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
                 f"num_rounds must not be negative, and tables_per_round between 1 and the {self.num_cross_pairs} "
                 "pairs of columns at different parties"
             )
-        if not 0 <= self.num_triples <= num_candidates(self.num_columns):
+        if not 0 <= self.num_triples <= self.num_cross_triples:
             raise ArgumentError(
-                f"num_triples must lie between 0 and {num_candidates(self.num_columns)}, the tables of two columns of "
+                f"num_triples must lie between 0 and {self.num_cross_triples}, the tables of two columns of "
                 "one party and one of another"
             )
         if self.num_triples and (self.num_rounds or self.workload is not None or self.encoding is not None):
@@ -208,6 +207,11 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
         """Pairs of columns at different parties that are measured."""
         return self._pairs_outside(())
 
+    @property
+    def num_cross_triples(self) -> int:
+        """How many sets of two columns of one party and one of another there are."""
+        return _num_triples(self.num_columns)
+
     def _num_own_pairs(self, index: int) -> int:
         """Pairs of one party's columns that are measured."""
         if self.workload is not None:
@@ -227,7 +231,7 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
 
     def _triples_outside(self, coalition: Sequence[int]) -> int:
         """Triples across parties of which at least one column is outside the coalition."""
-        return num_candidates(self.num_columns) - num_candidates([self.num_columns[i] for i in coalition])
+        return self.num_cross_triples - _num_triples([self.num_columns[i] for i in coalition])
 
     @property
     def _mu_squared(self) -> float:
@@ -404,6 +408,12 @@ class MRFPlan(Plan, kind="vertimrf", own_field="cross_share"):
     def _decoded(cls, fields: dict[str, Any]) -> dict[str, Any]:
         encoding = fields.get("encoding")
         return {**super()._decoded(fields), "encoding": encoding and encoding_from_dict(encoding)}
+
+
+def _num_triples(num_columns: Sequence[int]) -> int:
+    """Of two columns of one party and one of another, which hold so many columns each."""
+    total = sum(num_columns)
+    return sum(math.comb(own, 2) * (total - own) for own in num_columns)
 
 
 def warn_of_loss(missing: Sequence[str]) -> None:

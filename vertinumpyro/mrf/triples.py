@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -27,9 +27,7 @@ from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.contingency import cross_pairs, table_slices
 from vertinumpyro.mrf.encoders import SECURE_MARGINALS
 from vertinumpyro.mrf.measurements import Measurement, TableRelease, dependence, useful_cells
-
-if TYPE_CHECKING:
-    from vertinumpyro.mrf.plan import MRFPlan
+from vertinumpyro.mrf.plan import MRFPlan
 
 Triple = tuple[str, str, str]
 """Names in the schema's order, two of one party's columns and one of another's."""
@@ -130,7 +128,7 @@ def _refusal(plan: MRFPlan, encoder: str) -> str:
         return "a workload names pairs"
     if plan.num_rounds:
         return "rounds measure pairs again"
-    if not plan.cross_releases or not num_candidates(plan.num_columns):
+    if not plan.cross_releases or not plan.num_cross_triples:
         return "no party has two columns beside another's"
     return ""
 
@@ -138,12 +136,6 @@ def _refusal(plan: MRFPlan, encoder: str) -> str:
 def _one_table(plan: MRFPlan, mu_squared: float) -> float:
     """The noise of a release of one table; of k tables it is sqrt(k) times as much."""
     return TableRelease(num_tables=1, mu=math.sqrt(mu_squared), noise=plan.noise, relation=plan.relation).stddev
-
-
-def num_candidates(num_columns: Sequence[int]) -> int:
-    """How many triples there are across parties, which hold so many columns each."""
-    total = sum(num_columns)
-    return sum(math.comb(own, 2) * (total - own) for own in num_columns)
 
 
 def most_cells(columns: Sequence[CellColumn]) -> int:
