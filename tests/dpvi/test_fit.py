@@ -135,6 +135,21 @@ def test_the_loop_compiles_once_and_padding_changes_nothing(dpvi: DPVI, dataset:
     assert not compiled
 
 
+def test_the_librarys_own_mixture_is_compiled_once_for_whoever_has_its_settings(dataset: VerticalDataset) -> None:
+    one, other = (DPVI(num_components=K, warm_start=False) for _ in range(2))
+    expected = fit(one, dataset, make_plan(one, dataset), insecure_seed=3)
+    with compilations() as compiled:
+        found = fit(other, dataset, make_plan(other, dataset), insecure_seed=3)
+    assert not {"_each_alone", "_all_together", "_scan", "local"} & set(compiled)
+    assert same(expected.params, found.params)
+    plan, key = make_plan(one, dataset), compat.random_key(0)
+    kernel, _ = one.kernel(dataset, plan, key)
+    assert other.kernel(dataset, plan, key)[0] is kernel
+    changes = ({"learning_rate": 0.2}, {"diagnostics": True}, {"optimizer": ADAM}, {"guide": AutoNormal})
+    others = [dataclasses.replace(one, **change).kernel(dataset, plan, key)[0] for change in changes]
+    assert len({id(made) for made in (kernel, *others)}) == 1 + len(changes)
+
+
 @pytest.mark.skipif(
     "xla_cpu_use_fusion_emitters=false" in os.environ.get("XLA_FLAGS", ""),
     reason="other emitters round differently in two programs: asked of programs as users compile them",

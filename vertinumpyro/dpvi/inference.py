@@ -79,6 +79,7 @@ from vertinumpyro.session.fit_time import announce
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than any backend's grid: a multiplier that holds here holds there
 _MOST_KERNELS = 8  # whose programs are kept; beyond, those that were made first are let go
+_OF_MIXTURES: dict[Any, Kernel] = {}  # of the library's own model, guide and optimiser: for whoever has their numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -400,11 +401,14 @@ class DPVI:
             "user_x64": compat.user_has_x64(),
         }
         key = (id(split), type(start), plan.num_gradients, *settings.values())
-        if key not in self._kernels:
-            while len(self._kernels) >= _MOST_KERNELS:
-                self._kernels.pop(next(iter(self._kernels)))
+        kept = self._kernels
+        if self._is_default:
+            key, kept = (*key, self.learning_rate, self.diagnostics, self.num_devices), _OF_MIXTURES
+        if key not in kept:
+            while len(kept) >= _MOST_KERNELS:
+                kept.pop(next(iter(kept)))
             prior = None if start is None else start.working_prior(split)
-            self._kernels[key] = Kernel(
+            kept[key] = Kernel(
                 guide=dataclasses.replace(guide, working_prior=prior),
                 optimizer=steps_optimizer(start, plan.num_gradients, self.optimizer, self.learning_rate),
                 backend=self.backend,
@@ -412,7 +416,13 @@ class DPVI:
                 spread=spread_over(self.num_devices),
                 **settings,
             )
-        return self._kernels[key]
+        return kept[key]
+
+    @property
+    def _is_default(self) -> bool:
+        """Whether numbers alone tell its steps from another's: the library's own mixture, guide and optimiser."""
+        own = self.model is None and self.optimizer is None and self.guide is default_guide
+        return own and type(self.backend) is FixedPoint
 
     def _guide_of(self, plan: Plan) -> GuideFactory:
         start = self._start_of(plan)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, NamedTuple, cast
+from functools import cached_property, partial
+from typing import Any, NamedTuple, cast, final
 
 import jax
 import jax.numpy as jnp
@@ -77,21 +77,15 @@ def fit_to_field(
         its own.
     """
     start_key, draw_key, step_key = jax.random.split(rng_key, 3)
-    tables, keys = ModelTables(split, release.columns, ()), jax.random.split(step_key, num_steps)
+    keys = jax.random.split(step_key, num_steps)
     at_random: Any = partial(init_to_uniform, **{"radius": 1.0})
     create = partial(ReparameterisedGuide.create, guide, split, at_random, start_key)
     begins_at_records = start_at is not None and chosen_init(guide) is None
     made, params = create(start=jnp.zeros(split.num_parameters) if begins_at_records else None)
-    optimizer = optax.adam(optax.cosine_decay_schedule(_RATE, num_steps, alpha=0.01), b2=0.99)
-
-    def begun(params: Params) -> _At:
-        return _At(params, optimizer.init(params), jnp.zeros(()))
-
-    run = jax.jit(partial(_run, tables, made, optimizer, release.num_records))
-    places = jax.ShapeDtypeStruct((_NUM_RECORDS, tables.num_blocks), jnp.int32)
-    lowered = run.lower(places, tables.sums, keys, begun(params), np.int32(0), np.int32(0))
+    steps = _Steps.of(split, guide, made, params, release, keys)
+    tables = steps.tables
     with ThreadPoolExecutor(1) as pool:
-        compiling = pool.submit(lowered.compile)  # on one core, while the field is fitted mostly on another
+        compiling = pool.submit(lambda: steps.program)  # on one core, while the field is fitted mostly on another
         records = _records(release, settings, draw_key)
         program = compiling.result()
     places = jnp.asarray(tables.of_records(records), jnp.int32)
@@ -100,7 +94,7 @@ def fit_to_field(
         chosen = jax.random.choice(start_key, len(places), (split.num_components,), replace=False)
         _, params = create(start=split.unconstrain(start_at(records, np.asarray(chosen))))
     ends = np.linspace(0, num_steps, _TENTHS + 1, dtype=np.int32)
-    at = before = begun(params)
+    at = before = steps.begun(params)
     with tqdm(total=num_steps, disable=not progress_bar, unit="step") as bar:
         for first, last in itertools.pairwise(ends):
             before, at = at, jax.block_until_ready(program(places, tables.sums, keys, at, first, last))
@@ -112,6 +106,50 @@ def fit_to_field(
         return float(np.mean([step.objective for step in steps]))
 
     return FieldFit(made, at.params, objective(before) - objective(at))
+
+
+@final
+class _Steps:
+    """The steps' program, compiled once for fits of the same public numbers, whatever their release and their key.
+
+    A guide is the same function of its parameters wherever they start.
+    """
+
+    def __init__(
+        self, split: SplitModel, guide: ReparameterisedGuide, params: Params, release: Marginals, keys: jax.Array
+    ) -> None:
+        self.tables = ModelTables(split, release.columns, ())
+        self._optimizer = optax.adam(optax.cosine_decay_schedule(_RATE, len(keys), alpha=0.01), b2=0.99)
+        run = jax.jit(partial(_run, self.tables, guide, self._optimizer, release.num_records))
+        places = jax.ShapeDtypeStruct((_NUM_RECORDS, self.tables.num_blocks), jnp.int32)
+        self._traced = run.lower(places, self.tables.sums, keys, self.begun(params), np.int32(0), np.int32(0))
+
+    @classmethod
+    def of(
+        cls,
+        split: SplitModel,
+        factory: GuideFactory,
+        guide: ReparameterisedGuide,
+        params: Params,
+        release: Marginals,
+        keys: jax.Array,
+    ) -> _Steps:
+        """Those of the model's fit before, if that was one of this kind."""
+        kind = (factory, release.columns, release.num_records, keys.shape, keys.dtype, compat.user_has_x64())
+        before, steps = split.compiled.get("steps on a field", (None, None))
+        if steps is None or before != kind:
+            steps = cls(split, guide, params, release, keys)
+            split.compiled["steps on a field"] = kind, steps
+        return steps
+
+    def begun(self, params: Params) -> _At:
+        """Before the first step."""
+        return _At(params, self._optimizer.init(params), jnp.zeros(()))
+
+    @cached_property
+    def program(self) -> Callable[..., _At]:
+        """(records, sums, keys, where the steps are, first, last) -> where they are before `last`."""
+        return self._traced.compile()
 
 
 def _run(

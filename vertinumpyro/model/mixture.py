@@ -60,6 +60,12 @@ def is_mixture_of(model: Model, schema: Schema) -> bool:
     return isinstance(model, _Mixture) and model.schema == schema
 
 
+def settings_of(model: Model) -> tuple[int, float]:
+    """K and `shape_rate` of `mixture_model`'s model."""
+    assert isinstance(model, _Mixture)
+    return model.num_components, model.shape_rate
+
+
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Mixture:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import jax
@@ -22,12 +22,13 @@ from vertinumpyro.model import scores
 from vertinumpyro.model.contract import ModelStructure, inspected
 from vertinumpyro.model.dummy_data import errors_on_stand_ins, stand_in_columns
 from vertinumpyro.model.enumeration import constrain, log_densities, log_density_of, log_jacobian, trace_at
-from vertinumpyro.model.mixture import is_mixture_of
+from vertinumpyro.model.mixture import is_mixture_of, mixture_model, settings_of
 from vertinumpyro.model.party_sums import PartLatents, part_contribution, part_inputs
 from vertinumpyro.model.scores import SiteGroup, plated_sites, site_groups
 
 _NUM_TRACED = 2
 _MOST_SCORES = 4_000_000
+_MOST_MIXTURES = 8  # that are kept with their programs, whoever asked for them last
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -331,18 +332,36 @@ class SplitModel:
 def split_model(model: Model, schema: Schema, model_kwargs: Mapping[str, Any] | None = None) -> SplitModel:
     """Check the contract, find the component-plated parameters, and return the split model.
 
+    The library's own mixture is a function of its settings alone, so one of the same settings is traced and compiled
+    once in a process, whoever asks.
+
     :raises ModelContractError: if the model cannot be split. Where the model itself raised, the message quotes
         its exception, which has seen stand-in records and no table.
     """
+    if is_mixture_of(model, schema) and not model_kwargs:
+        return _split_mixture(schema, *settings_of(model), compat.user_has_x64())
+    return _split(model, schema, model_kwargs or {})
+
+
+@lru_cache(maxsize=_MOST_MIXTURES)
+def _split_mixture(schema: Schema, num_components: int, shape_rate: float, x64: bool) -> SplitModel:
+    """`mixture_model`'s, the same object for the same settings.
+
+    :param x64: whether jax computes in double precision, for which programs are others.
+    """
+    return _split(mixture_model(schema, num_components, shape_rate=shape_rate), schema, {})
+
+
+def _split(model: Model, schema: Schema, model_kwargs: Mapping[str, Any]) -> SplitModel:
     with errors_on_stand_ins():
-        structure, runs = inspected(model, schema, model_kwargs or {})
+        structure, runs = inspected(model, schema, model_kwargs)
         if structure.summed:
-            return _traced(_split_sum(partial(model, **(model_kwargs or {})), schema, structure))
+            return _traced(_split_sum(partial(model, **model_kwargs), schema, structure))
         groups = {party: _groups(structure, schema, party) for party in structure.party_sites}
         read = {party: tuple(name for group in groups[party] for name in group.latents) for party in groups}
         plated = plated_sites(runs, structure, read)
         shared = {party: tuple(name for name in read[party] if name not in plated[party]) for party in groups}
-        whole = partial(model, **(model_kwargs or {}))
+        whole = partial(model, **model_kwargs)
         split = SplitModel(model=whole, schema=schema, structure=structure, groups=groups, plated=plated, shared=shared)
         return split if is_mixture_of(model, schema) else _traced(split)
 
