@@ -62,21 +62,21 @@ def test_the_largest_epsilon_leads_and_to_narrow_it_is_said(project: Project):
 
 
 def test_plan_reads_ids_only(project: Project):
-    for party, ids in {"insurer": "p1,p2", "clinic": "p2,p1"}.items():
-        rows = "\n".join(f"{i},not a value,not a value" for i in ids.split(","))
+    ids = [f"p{i}" for i in range(NUM_RECORDS)]
+    for party, own in {"insurer": ids, "clinic": ids[::-1]}.items():
+        rows = "\n".join(f"{i},not a value,not a value" for i in own)
         header = (project.folder / f"{party}.csv").read_text().splitlines()[0]
         (project.folder / f"{party}.csv").write_text(f"{header}\n{rows}\n")
-    project.replace("batch_size = 50", "batch_size = 1")
     result = project.run("plan", project.config)
     assert result.exit_code == 0, result.stderr
-    assert "2 (public)" in result.output
+    assert f"{NUM_RECORDS} (public)" in result.output
 
 
 def test_plan_reads_no_file_when_the_number_of_records_is_given(project: Project):
     for party in ("insurer", "clinic"):
         (project.folder / f"{party}.csv").unlink()
-    project.replace("[data.files]", "[data]\nnum_records = 1000\n[data.files]")
-    assert "1,000 (public)" in project.run("plan", project.config).output
+    project.replace("[data.files]", f"[data]\nnum_records = {NUM_RECORDS}\n[data.files]")
+    assert f"{NUM_RECORDS} (public)" in project.run("plan", project.config).output
 
 
 def test_check_ticks_every_step(project: Project):
