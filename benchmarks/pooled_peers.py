@@ -1,8 +1,8 @@
-"""Twins of columns at two parties against AIM's on pooled columns, on public tables of others' benchmarks.
+"""Twins of columns at two parties against AIM's and SWIFT's on pooled columns, on public tables of others' benchmarks.
 
     python benchmarks/pooled_peers.py --tables FOLDER --quick
     python benchmarks/pooled_peers.py --tables FOLDER --json results/pooled_peers.json [--only monotone]
-    python benchmarks/pooled_peers.py --tables FOLDER --only peers --peers FITS --private-pgm PYTHON CLONE
+    python benchmarks/pooled_peers.py --tables FOLDER --only peers --peers FITS [--private-pgm|--swift PYTHON CLONE]
 
 Tables that the library's defaults were chosen with: dutch, nltcs, adult. Untouched, named before any fit of the library
 on them: titanic, compas, oulad, law_school, german, br2000, telco, bank, acs. FOLDER (without it
@@ -10,23 +10,30 @@ VERTINUMPYRO_DATA) has each as NAME/FILE; `peers_parts/tables.py` says which rep
 and the public cells of each column, which both sides get. What is not there is left out, and said.
 
 Ours: the columns alternately at two parties, the default field, epsilon for everyone, replace, delta = 1/n, seeded
-noise (which has no privacy). AIM: its authors' code, all columns together, all triples as the workload, their defaults
-(`max_model_size` 80), the same epsilon and delta. They account for adding or removing a record; replacing one costs
-2.2 times as much of their rho, of which they get so much less (`vertimrf_parts/pooled_mechanisms.py`; `vertimrf.py`
-says how to make PYTHON and CLONE). AIM takes from half a minute to half an hour a fit, so `--only peers` keeps its
-twins in FITS, writes their distances, seconds, seeds and versions to `peers_parts/fits.json`, which is part of the
-repository, and starts no fit that is in either; without `--private-pgm` it writes down what FITS has. The other parts
-take AIM's distance from a twin in FITS where there is one, else from that file, if it is of the same table, cells and
-triples. It is its twin's, or its model's where that is nearer: its sampler may lose what the model has. A twin has n
-records; distances are mean total variation distances (TVD) of 3-way tables, all or the same 500, and are not DP.
+noise (which has no privacy). AIM and SWIFT: their authors' code, all columns together, all triples as the workload,
+their defaults (AIM's `max_model_size` 80, SWIFT's cliques of up to 10^7 cells), the same epsilon and delta. They
+account for adding or removing a record; replacing one costs 2.2 and 2.18 times as much of their rho, of which they get
+so much less (`vertimrf_parts/pooled_mechanisms.py`). For AIM, `vertimrf.py` says how to make PYTHON and CLONE; for
+SWIFT, CLONE is a clone of github.com/google/dpsynth and PYTHON an environment of its own: `pip install "jax==0.11.0"
+absl-py dp-accounting "etils[epath]" more-itertools pandas pydantic pyyaml tqdm git+https://github.com/ryan112358/mbi@361705d`.
 
-Keys: ratio        {table: {epsilon: mean TVD of our twins over that of AIM's}}
-      geomean      {epsilon: geometric mean of the ratios of the untouched tables}; geomean_all of all of them
-      tvd          {table: {ours, aim: {epsilon: mean over seeds}; perfect: of n records drawn from the table itself}}
-      fits         {table: {ours, aim: {epsilon: how many}}}
+AIM takes from half a minute to half an hour a fit, so `--only peers` keeps its and SWIFT's twins in FITS, writes their
+distances, seconds, seeds and versions to `peers_parts/fits.json`, which is part of the repository, and starts no fit
+that is in either, nor of a peer whose option is not given where the other's is; without both it writes down what FITS
+has. The other parts take a peer's distance from a twin in FITS where there is one, else from that file, if it is of the
+same table, cells and triples. AIM's is its twin's, or its model's where that is nearer: its sampler may lose what the
+model has. A twin has n records; distances are mean total variation distances (TVD) of 3-way tables, all or the same
+500, and are not DP.
+
+Keys: ratio        {table: {epsilon: mean TVD of our twins over that of AIM's}}; ratio_swift of SWIFT's
+      geomean      {epsilon: geometric mean of the ratios of the untouched tables}; geomean_all of all of them;
+                   geomean_swift and geomean_all_swift of the ratios to SWIFT
+      tvd          {table: {ours, aim, swift: {epsilon: mean over seeds}; perfect: of n records drawn from the table
+                   itself}}
+      fits         {table: {ours, aim, swift: {epsilon: how many}}}
       monotone     {table: {largest_rise: of the median from one epsilon to the next up to 100, spread: of the fits
                    there, holds: whether the rise is within it}}
-      seconds      {table: {ours, aim: median of a fit}}; context
+      seconds      {table: {ours, aim, swift: median of a fit}}; context
       left_out     names of the tables that are not in FOLDER
 """
 
@@ -49,7 +56,7 @@ from common import among_parties, compile_fast, environment, finish, kept, parse
 from peers_parts.figures import FIGURES, Fit, PeerFigures, compared_on, distance_of_tables, draw_triples, nearer
 from peers_parts.tables import TABLES
 from tqdm.auto import tqdm
-from vertimrf_parts.arms import ARMS, make_twin
+from vertimrf_parts.arms import ARMS, Arm, make_twin
 from vertimrf_parts.small_epsilon import rise_over_budgets
 
 from vertinumpyro.core.rng import InsecureRandomnessWarning
@@ -61,11 +68,16 @@ from vertinumpyro.privacy import PrivacyWarning
 EPSILONS = (0.2, 0.8, 1.6)
 GRID = (0.2, 0.8, 1.6, 10.0, 100.0)
 PARTS = ("ratio", "monotone", "peers")
+# Peers, and the options that say where their code is; ratios to the first have no name beside them.
+PEERS = {"aim": "--private-pgm", "swift": "--swift"}
+PEER_ARMS = {"aim": ARMS["aim"], "swift": Arm(label="SWIFT, pooled", kind="swift", pooled=True)}
 NUM_MARGINALS = 500
 MARGINALS_SEED = 0
 # What is kept of a fit beside its distance.
 MADE_BY = ("model_tvd", "seconds", "processor_seconds", "version", "packages")
-PACKAGES = ("chex", "jax", "jaxlib", "mbi", "networkx", "numpy", "opt_einsum", "optax", "pandas", "scipy")
+PACKAGES = (
+    *("chex", "dp_accounting", "jax", "jaxlib", "mbi", "networkx", "numpy", "opt_einsum", "optax", "pandas", "scipy"),
+)
 
 
 def distance(dataset: VerticalDataset, twin: pd.DataFrame) -> float:
@@ -91,26 +103,28 @@ def our_fit(dataset: VerticalDataset, epsilon: float, seed: int) -> Fit:
     return Fit(distance(dataset, twin), seconds)
 
 
-# -- AIM's twins ----------------------------------------------------------------------------------
+# -- peers' twins --------------------------------------------------------------------------------
 
 
-def peer_path(folder: Path, name: str, epsilon: float, seed: int) -> Path:
-    """Where AIM's twin of a table is kept."""
-    return folder / name / f"aim-{epsilon:g}-{seed}.npz"
+def peer_path(folder: Path, name: str, peer: str, epsilon: float, seed: int) -> Path:
+    """Where a peer's twin of a table is kept."""
+    return folder / name / f"{peer}-{epsilon:g}-{seed}.npz"
 
 
-def keep_peer_fit(path: Path, dataset: VerticalDataset, epsilon: float, seed: int, pooled_by: tuple[str, str]) -> None:
-    """Fit AIM and write its twin's codes with what made it."""
+def keep_peer_fit(
+    path: Path, dataset: VerticalDataset, peer: str, epsilon: float, seed: int, pooled_by: tuple[str, str]
+) -> None:
+    """Fit a peer and write its twin's codes with what made it."""
     python, clone = pooled_by
     before = _childrens_seconds()
     triples = draw_triples(dataset, NUM_MARGINALS, MARGINALS_SEED)
-    twin = make_twin(dataset, ARMS["aim"], epsilon, seed, pooled_by=pooled_by, triples=triples)
-    assert twin.tables is not None
+    twin = make_twin(dataset, PEER_ARMS[peer], epsilon, seed, pooled_by=pooled_by, triples=triples)
+    of_model = {} if twin.tables is None else {"model_tvd": distance_of_tables(dataset, triples, twin.tables)}
     about = {
-        "mechanism": "aim",
+        "mechanism": peer,
         "epsilon": epsilon,
         "seed": seed,
-        "model_tvd": distance_of_tables(dataset, triples, twin.tables),
+        **of_model,
         "seconds": twin.seconds,
         "processor_seconds": _childrens_seconds() - before,  # others may run on the machine, or a fit be stopped
         "version": _output("git", "-C", clone, "rev-parse", "HEAD"),
@@ -125,8 +139,11 @@ def keep_peer_fit(path: Path, dataset: VerticalDataset, epsilon: float, seed: in
 
 _VERSIONS = """
 import importlib.metadata, json, sys
-there = {d.name.replace("-", "_"): d.version for d in importlib.metadata.distributions() if d.name}
-print(json.dumps({name: there[name] for name in sys.argv[1:] if name in there}))
+there = {d.name.replace("-", "_"): d for d in importlib.metadata.distributions() if d.name}
+def version(d):
+    commit = json.loads(d.read_text("direct_url.json") or "{}").get("vcs_info", {}).get("commit_id")
+    return f"{d.version}, {commit}" if commit else d.version
+print(json.dumps({name: version(there[name]) for name in sys.argv[1:] if name in there}))
 """
 
 
@@ -151,22 +168,23 @@ def peer_fit(path: Path, dataset: VerticalDataset) -> dict[str, Any]:
 def run_peers(tables: Mapping[str, VerticalDataset], settings: Settings) -> None:
     """Fit what is not kept yet, every table once before any twice, and write down figures of all."""
     if settings.peers is None:
-        raise SystemExit("--only peers needs --peers FITS, a folder to keep AIM's twins in")
+        raise SystemExit("--only peers needs --peers FITS, a folder to keep the peers' twins in")
     compared = {name: compared_by_us(name, dataset) for name, dataset in tables.items()}
-    tasks = [(s, name, e) for s in range(settings.repeats) for name in tables for e in settings.epsilons]
-    missing: dict[tuple[str, float], list[int]] = {}
-    for seed, name, epsilon in tqdm(tasks, desc="AIM", unit="fit"):
-        path = peer_path(settings.peers, name, epsilon, seed)
-        if not path.exists():
-            if seed in settings.figures.fits(name, compared[name], "aim", epsilon):
-                continue
-            if settings.pooled_by is None:
-                missing.setdefault((name, epsilon), []).append(seed)
-                continue
-            keep_peer_fit(path, tables[name], epsilon, seed, settings.pooled_by)
-        settings.figures.add(name, compared[name], "aim", epsilon, seed, peer_fit(path, tables[name]))
-    if missing:
-        raise SystemExit(f"not fitted: {_listed(missing)}; needs --private-pgm PYTHON CLONE, see vertimrf.py")
+    for peer in settings.pooled_by or PEERS:
+        tasks = [(s, name, e) for s in range(settings.repeats) for name in tables for e in settings.epsilons]
+        missing: dict[tuple[str, float], list[int]] = {}
+        for seed, name, epsilon in tqdm(tasks, desc=PEER_ARMS[peer].label, unit="fit"):
+            path = peer_path(settings.peers, name, peer, epsilon, seed)
+            if not path.exists():
+                if seed in settings.figures.fits(name, compared[name], peer, epsilon):
+                    continue
+                if peer not in settings.pooled_by:
+                    missing.setdefault((name, epsilon), []).append(seed)
+                    continue
+                keep_peer_fit(path, tables[name], peer, epsilon, seed, settings.pooled_by[peer])
+            settings.figures.add(name, compared[name], peer, epsilon, seed, peer_fit(path, tables[name]))
+        if missing:
+            raise SystemExit(f"{peer} not fitted: {_listed(missing)}; needs {PEERS[peer]} PYTHON CLONE, see above")
 
 
 def _listed(missing: Mapping[tuple[str, float], Sequence[int]]) -> str:
@@ -189,7 +207,7 @@ class Settings(NamedTuple):
 
     peers: Path | None
     keep: Path | None
-    pooled_by: tuple[str, str] | None
+    pooled_by: Mapping[str, tuple[str, str]]
     repeats: int
     epsilons: tuple[float, ...] = EPSILONS
     grid: tuple[float, ...] = GRID
@@ -202,26 +220,26 @@ class Settings(NamedTuple):
             for seed in range(self.repeats)
         ]
 
-    def peer_fits(self, name: str, dataset: VerticalDataset, epsilon: float) -> list[Fit]:
-        """All of AIM's of a table at one epsilon: by twins that are kept, and by figures of others."""
-        recorded = self.figures.fits(name, compared_by_us(name, dataset), "aim", epsilon)
-        paths = self.peers.joinpath(name).glob(f"aim-{epsilon:g}-*.npz") if self.peers else ()
+    def peer_fits(self, name: str, dataset: VerticalDataset, peer: str, epsilon: float) -> list[Fit]:
+        """All of a peer's of a table at one epsilon: by twins that are kept, and by figures of others."""
+        recorded = self.figures.fits(name, compared_by_us(name, dataset), peer, epsilon)
+        paths = self.peers.joinpath(name).glob(f"{peer}-{epsilon:g}-*.npz") if self.peers else ()
         twins = {int(path.stem.rsplit("-", 1)[1]): peer_fit(path, dataset) for path in paths}
         kept_there = {seed: nearer(twin) for seed, twin in twins.items()}
         return [fit for _, fit in sorted({**recorded, **kept_there}.items())]
 
 
 def run_ratio(tables: Mapping[str, VerticalDataset], settings: Settings) -> dict[str, Any]:
-    """Ours beside AIM's."""
+    """Ours beside the peers'."""
     tvd: dict[str, Any] = {}
     fits: dict[str, Any] = {}
     seconds: dict[str, Any] = {}
     for name, dataset in tqdm(tables.items(), desc="ratio", unit="table"):
-        both = {
+        fits_of = {
             "ours": {f"{e:g}": settings.our_fits(name, dataset, e) for e in settings.epsilons},
-            "aim": {f"{e:g}": settings.peer_fits(name, dataset, e) for e in settings.epsilons},
+            **{p: {f"{e:g}": settings.peer_fits(name, dataset, p, e) for e in settings.epsilons} for p in PEERS},
         }
-        there = {arm: {e: found for e, found in by.items() if found} for arm, by in both.items()}
+        there = {arm: {e: found for e, found in by.items() if found} for arm, by in fits_of.items()}
         tvd[name] = {arm: {e: float(np.mean([f.tvd for f in of])) for e, of in by.items()} for arm, by in there.items()}
         tvd[name]["perfect"] = perfect(dataset)
         fits[name] = {arm: {e: len(of) for e, of in by.items()} for arm, by in there.items()}
@@ -235,15 +253,22 @@ def _median(values: Iterable[float]) -> float | None:
 
 
 def compared(tvd: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The ratios, and their geometric means at each epsilon over the tables that have one there."""
-    ratio = {name: {e: arms["ours"][e] / theirs for e, theirs in arms["aim"].items()} for name, arms in tvd.items()}
+    """The ratios to each peer, and their geometric means at each epsilon over the tables that have one there."""
 
-    def means(names: list[str]) -> dict[str, float]:
+    def means(ratio: Mapping[str, Mapping[str, float]], names: list[str]) -> dict[str, float]:
         epsilons = dict.fromkeys(e for name in names for e in ratio[name])
         return {e: statistics.geometric_mean(ratio[n][e] for n in names if e in ratio[n]) for e in epsilons}
 
-    untouched = [name for name in ratio if not TABLES[name].tuned]
-    return {"ratio": ratio, "geomean": means(untouched), "geomean_all": means(list(ratio))}
+    untouched, found = [name for name in tvd if not TABLES[name].tuned], {}
+    for place, peer in enumerate(PEERS):
+        to = f"_{peer}" if place else ""
+        ratio = {name: {e: arms["ours"][e] / theirs for e, theirs in arms[peer].items()} for name, arms in tvd.items()}
+        found |= {
+            f"ratio{to}": ratio,
+            f"geomean{to}": means(ratio, untouched),
+            f"geomean_all{to}": means(ratio, list(tvd)),
+        }
+    return found
 
 
 def run_monotone(tables: Mapping[str, VerticalDataset], settings: Settings) -> dict[str, Any]:
@@ -260,19 +285,22 @@ def main() -> None:
     arguments.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:2], help="parts to run (the first two)")
     arguments.add_argument("--tables", type=Path, default=os.environ.get("VERTINUMPYRO_DATA"), help="folder of tables")
     arguments.add_argument("--names", nargs="+", choices=list(TABLES), default=list(TABLES), help="tables (all)")
-    arguments.add_argument("--peers", type=Path, metavar="FITS", help="folder of AIM's twins")
-    arguments.add_argument("--figures", type=Path, default=FIGURES, help="file of AIM's figures (the repository's)")
+    arguments.add_argument("--peers", type=Path, metavar="FITS", help="folder of the peers' twins")
+    arguments.add_argument("--figures", type=Path, default=FIGURES, help="file of peers' figures (the repository's)")
     arguments.add_argument("--keep", type=Path, help="a file of our fits, taken up again by the next run")
     arguments.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS, help="of ratio and peers")
     arguments.add_argument("--repeats", type=int, default=1, help="seeds at each epsilon (1)")
-    arguments.add_argument("--private-pgm", nargs=2, metavar=("PYTHON", "CLONE"), help="for --only peers")
+    for peer, option in PEERS.items():
+        arguments.add_argument(
+            option, dest=peer, nargs=2, metavar=("PYTHON", "CLONE"), help=f"for --only peers: {PEER_ARMS[peer].label}"
+        )
     args = arguments.parse_args()
     if args.tables is None:
         arguments.error("--tables FOLDER, or VERTINUMPYRO_DATA, says where the tables are")
     compile_fast(args.quick)
     read = {name: TABLES[name].read(args.tables) for name in (args.names[:1] if args.quick else args.names)}
     tables = {name: dataset for name, dataset in read.items() if dataset is not None}
-    pooled_by = tuple(args.private_pgm) if args.private_pgm else None
+    pooled_by = {peer: tuple(given) for peer in PEERS if (given := getattr(args, peer))}
     figures = PeerFigures(args.figures)
     settings = Settings(args.peers, args.keep, pooled_by, args.repeats, tuple(args.epsilons), figures=figures)
     if args.quick:

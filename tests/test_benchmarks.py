@@ -2,8 +2,10 @@
 
 import dataclasses
 import hashlib
+import importlib
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
@@ -14,6 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 
 from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.evaluation import k_way_tvd
@@ -225,16 +228,18 @@ def test_pooled_peers_reads_a_table_in_public_cells_and_no_other_file(tmp_path):
 def test_pooled_peers_keeps_means_of_untouched_tables_apart():
     peers = load("pooled_peers")
     arms = {"nltcs": (1.0, 4.0), "acs": (2.0, 4.0), "bank": (4.0, 2.0)}
-    tvd = {name: {"ours": {"0.8": ours}, "aim": {"0.8": theirs}} for name, (ours, theirs) in arms.items()}
-    found = peers.compared({**tvd, "german": {"ours": {"0.8": 1.0}, "aim": {}}})
+    tvd = {name: {"ours": {"0.8": ours}, "aim": {"0.8": theirs}, "swift": {}} for name, (ours, theirs) in arms.items()}
+    found = peers.compared({**tvd, "german": {"ours": {"0.8": 1.0, "1.6": 0.5}, "aim": {}, "swift": {"1.6": 2.0}}})
     assert found["ratio"] == {"nltcs": {"0.8": 0.25}, "acs": {"0.8": 0.5}, "bank": {"0.8": 2.0}, "german": {}}
     assert found["geomean"] == {"0.8": pytest.approx(1.0)}
     assert found["geomean_all"] == {"0.8": pytest.approx(0.25 ** (1 / 3))}
+    assert found["ratio_swift"] == {"nltcs": {}, "acs": {}, "bank": {}, "german": {"1.6": 0.25}}
+    assert found["geomean_swift"] == found["geomean_all_swift"] == {"1.6": pytest.approx(0.25)}
 
 
 @pytest.fixture
 def peer_run(tmp_path, monkeypatch):
-    """The benchmark with a stand-in for AIM and for its environment, a table of five columns, settings, fits made."""
+    """The benchmark with a stand-in for peers and their environments, a table of five columns, settings, fits made."""
     peers = load("pooled_peers")
     schema = Schema({"all": PartySchema({name: CategoricalColumn(categories=(0, 1)) for name in "abcde"})})
     frame = pd.DataFrame({"a": [0, 1], "b": [1, 1], "c": [0, 0], "d": [1, 0], "e": [1, 1]})
@@ -243,11 +248,12 @@ def peer_run(tmp_path, monkeypatch):
     def twin(dataset, arm, epsilon, seed, *, pooled_by, triples):
         made.append((arm.kind, epsilon, seed))
         even = np.full(8 * len(triples), 1 / 8)
-        return SimpleNamespace(table=frame, seconds=2.0, tables=even)
+        return SimpleNamespace(table=frame, seconds=2.0, tables=even if arm.kind == "aim" else None)
 
     monkeypatch.setattr(peers, "make_twin", twin)
     figures = peers.PeerFigures(tmp_path / "fits.json")
-    settings = peers.Settings(tmp_path / "fits", None, (sys.executable, str(tmp_path)), 2, (0.8,), figures=figures)
+    pooled_by = {"aim": (sys.executable, str(tmp_path))}
+    settings = peers.Settings(tmp_path / "fits", None, pooled_by, 2, (0.8,), figures=figures)
     return peers, VerticalDataset.from_pooled(schema, frame), settings, made
 
 
@@ -256,7 +262,7 @@ def test_pooled_peers_finds_the_fits_that_it_kept(peer_run):
     for _ in range(2):
         peers.run_peers({"acs": table}, settings)
     assert made == [("aim", 0.8, 0), ("aim", 0.8, 1)]
-    assert settings.peer_fits("acs", table, 0.8) == [peers.Fit(0.0, 2.0)] * 2
+    assert settings.peer_fits("acs", table, "aim", 0.8) == [peers.Fit(0.0, 2.0)] * 2
 
 
 def test_pooled_peers_needs_no_twin_whose_figures_are_kept(peer_run):
@@ -264,8 +270,8 @@ def test_pooled_peers_needs_no_twin_whose_figures_are_kept(peer_run):
     peers.run_peers({"acs": table}, settings)
     for path in settings.peers.glob("acs/*.npz"):
         path.unlink()
-    assert settings.peer_fits("acs", table, 0.8) == [peers.Fit(0.0, 2.0)] * 2
-    assert settings._replace(peers=None).peer_fits("acs", table, 0.8) == [peers.Fit(0.0, 2.0)] * 2
+    assert settings.peer_fits("acs", table, "aim", 0.8) == [peers.Fit(0.0, 2.0)] * 2
+    assert settings._replace(peers=None).peer_fits("acs", table, "aim", 0.8) == [peers.Fit(0.0, 2.0)] * 2
     peers.run_peers({"acs": table}, settings)
     assert len(made) == 2
     stored = json.loads(settings.figures.path.read_text())["acs"]["aim"]["0.8"]["1"]
@@ -274,12 +280,27 @@ def test_pooled_peers_needs_no_twin_whose_figures_are_kept(peer_run):
     assert set(stored) == {"tvd", "model_tvd", "seconds", "processor_seconds", "version", "packages"}
 
 
+def test_pooled_peers_keeps_each_peers_fits_apart(peer_run):
+    peers, table, settings, made = peer_run
+    peers.run_peers({"acs": table}, settings)
+    of_swift = settings._replace(pooled_by={"swift": settings.pooled_by["aim"]}, repeats=1)
+    for _ in range(2):
+        peers.run_peers({"acs": table}, of_swift)
+    assert made == [("aim", 0.8, 0), ("aim", 0.8, 1), ("swift", 0.8, 0)]
+    assert len(settings.peer_fits("acs", table, "aim", 0.8)) == 2
+    assert settings.peer_fits("acs", table, "swift", 0.8) == [peers.Fit(0.0, 2.0)]
+    stored = json.loads(settings.figures.path.read_text())["acs"]["swift"]["0.8"]["0"]
+    assert set(stored) == {"tvd", "seconds", "processor_seconds", "version", "packages"}
+    with pytest.raises(SystemExit, match=r"swift not fitted: acs at 0\.8, seed 1;.*--swift"):
+        peers.run_peers({"acs": table}, settings._replace(pooled_by={}))
+
+
 def test_pooled_peers_takes_over_figures_of_twins_without_their_environment(peer_run):
     peers, table, settings, made = peer_run
     peers.run_peers({"acs": table}, settings)
     settings.figures.path.unlink()
     with pytest.raises(SystemExit, match=r"acs at 1\.6, seeds 0 and 1.*--private-pgm"):
-        peers.run_peers({"acs": table}, settings._replace(pooled_by=None, epsilons=(0.8, 1.6)))
+        peers.run_peers({"acs": table}, settings._replace(pooled_by={}, epsilons=(0.8, 1.6)))
     assert len(made) == 2
     assert set(json.loads(settings.figures.path.read_text())["acs"]["aim"]["0.8"]) == {"0", "1"}
 
@@ -288,12 +309,13 @@ def test_pooled_peers_refuses_figures_of_another_table_or_other_triples(peer_run
     peers, table, settings, _ = peer_run
     peers.run_peers({"acs": table}, settings)
     other = VerticalDataset.from_pooled(table.schema, table.to_frame().assign(a=[1, 1]))
-    for use in (lambda: settings.peer_fits("acs", other, 0.8), lambda: peers.run_peers({"acs": other}, settings)):
+    arguments = ("acs", other, "aim", 0.8)
+    for use in (lambda: settings.peer_fits(*arguments), lambda: peers.run_peers({"acs": other}, settings)):
         with pytest.raises(SystemExit, match=r"acs.*other codes"):
             use()
     monkeypatch.setattr(peers, "NUM_MARGINALS", 4)  # of ten
     with pytest.raises(SystemExit, match=r"acs.*other triples"):
-        settings.peer_fits("acs", table, 0.8)
+        settings.peer_fits("acs", table, "aim", 0.8)
 
 
 def test_tables_of_a_model_are_as_far_as_a_twin_that_has_them(peer_run):
@@ -333,13 +355,30 @@ def test_pooled_mechanisms_draw_the_same_from_the_same_seed(tmp_path, monkeypatc
     assert drawn[0] == drawn[1]
 
 
+def test_gaussian_rho_is_as_large_as_epsilon_and_delta_allow():
+    load("pooled_peers")
+    mechanisms = importlib.import_module("vertimrf_parts.pooled_mechanisms")
+    for epsilon, delta in ((0.2, 1e-3), (0.8, 1e-4), (100.0, 1e-5)):
+        mu = math.sqrt(2 * mechanisms.gaussian_rho(epsilon, delta))
+        spent = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu))
+        assert spent == pytest.approx(delta, rel=1e-4)
+
+
+def test_what_replacing_costs_a_peer_is_what_its_parts_cost():
+    load("pooled_peers")
+    costs = importlib.import_module("vertimrf_parts.pooled_mechanisms").REPLACE_COST
+    assert costs == pytest.approx({"aim": 2.2, "mst": 8 / 3, "swift": 2.18})
+
+
 def test_pooled_peers_figures_in_the_repository_are_of_its_tables():
     peers = load("pooled_peers")
     stored = json.loads(peers.FIGURES.read_text())
     assert stored
     for name, found in stored.items():
         assert found["compared"]["sha256"] == peers.TABLES[name].sha256
-        fits = [(e, seed, fit) for e, by_seed in found["aim"].items() for seed, fit in by_seed.items()]
+        assert set(found) <= {"compared", *peers.PEERS}
+        by_epsilon = [of for peer in peers.PEERS for of in found.get(peer, {}).items()]
+        fits = [(e, seed, fit) for e, by_seed in by_epsilon for seed, fit in by_seed.items()]
         assert fits
         for epsilon, seed, fit in fits:
             assert epsilon == f"{float(epsilon):g}"

@@ -45,7 +45,7 @@ class Arm:
 
     Attributes:
         label: in figures.
-        kind: "field" (VertiMRF), "dpvi" (the library's mixture), "aim" or "mst" (their authors' code, pooled).
+        kind: "field" (VertiMRF), "dpvi" (the library's mixture), "aim", "mst" or "swift" (their authors' code, pooled).
         system: settings of `VertiMRF`.
         plan: settings of its plan.
         pooled: all columns at one party.
@@ -116,7 +116,7 @@ def make_twin(
     """Plan, fit and sample, replace, δ = 1/n; noise from the operating system.
 
     Args:
-        pooled_by: an interpreter and a clone, for AIM and MST; see `pooled_mechanisms.py`.
+        pooled_by: an interpreter and a clone, for AIM, MST and SWIFT; see `pooled_mechanisms.py`.
         triples: places of columns, of which AIM's model is asked as well.
     """
     held = at_one_party(dataset) if arm.pooled else dataset
