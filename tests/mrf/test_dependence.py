@@ -8,8 +8,8 @@ from scipy.stats import norm
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import BinnedColumn, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.forecast import MEDIUM, Held, forecast_pairs, held
-from vertinumpyro.mrf.measurements import Measurement, dependence, one_way, shrunk, significance
+from vertinumpyro.mrf.forecast import Held, forecast_pairs, held
+from vertinumpyro.mrf.measurements import MEDIUM, Measurement, dependence, one_way, shrunk, significance
 from vertinumpyro.mrf.table_selection import merged
 
 N = 10_000

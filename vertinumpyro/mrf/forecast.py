@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
@@ -48,14 +49,11 @@ from vertinumpyro.data import Column, Schema, VerticalDataset
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.contingency import exact_tables
 from vertinumpyro.mrf.marginals import Marginals
-from vertinumpyro.mrf.measurements import Measurement, one_way, significance
+from vertinumpyro.mrf.measurements import MEDIUM, Measurement, one_way, significance
 from vertinumpyro.mrf.table_selection import merged
 
 LEARNED = 3.0
 """Standard deviations of noise and chance that a table's dependence must stand above them."""
-
-MEDIUM = 0.3
-"""The rank correlation that a pair is held for: medium in Cohen's words, "large enough to be visible"."""
 
 _SIZES = (0.1, 0.2, 0.4)
 """Rank correlations of which a plan says how much a twin keeps: small, between, and rather large."""
@@ -98,7 +96,7 @@ STEPS_SAY_NOTHING = (
 
 
 class Held(NamedTuple):
-    """Pairs of columns in which an association of medium size would be seen, of all that were released.
+    """Pairs of columns in which an association of medium size would be seen, of all pairs, or those of a workload.
 
     num_showing: those of all that show one, of any size; None where nothing says so yet.
     """
@@ -151,7 +149,23 @@ def held(released: Marginals) -> Held:
     found, shares = significances(tables, released.num_records), _released_shares(tables, released.num_records)
     pairs = [m for m in tables if len(m.columns) == 2]
     seen = sum(_seen(*_of(m, shares), released.num_records) for m in pairs)
-    return Held(seen, len(found), sum(z >= LEARNED for z in found.values()))
+    return Held(seen, len(found) + len(_hidden(released, pairs)), sum(z >= LEARNED for z in found.values()))
+
+
+def _hidden(released: Marginals, measured: Sequence[Measurement]) -> list[Measurement]:
+    """Pairs of a party's columns that it left out, as noise would hide them: the tables that they would have had."""
+    if released.plan.workload is not None:
+        return []
+    known, found = {frozenset(m.columns) for m in measured}, []
+    for party in released.plan.parties:
+        own, budget = [c for c in released.columns if c.party == party], released.plan.local_budget(party)
+        pairs = list(itertools.combinations(own, 2)) if budget.mu else []
+        for a, b in pairs:
+            if {a.name, b.name} not in known:
+                stddev = budget.release(len(pairs), 1.0).stddev
+                table = np.zeros((a.num_cells, b.num_cells))
+                found.append(Measurement(columns=(a.name, b.name), values=table, stddev=stddev))
+    return found
 
 
 def held_by_records(dataset: VerticalDataset, stand_in: Marginals) -> dict[tuple[str, ...], float]:
@@ -270,6 +284,7 @@ def forecast_pairs(schema: Schema, stand_in: Marginals, earlier: Marginals | Non
     :raises ArgumentError: the earlier release has no tables of two columns.
     """
     pairs = [m for m in merged(stand_in.measurements) if len(m.columns) == 2]
+    hidden = _hidden(stand_in, pairs)
     columns = {column.name: column for column in stand_in.columns}
     most = max((c.num_cells for c in columns.values() if schema.columns[c.name].ordered), default=0)
     beliefs = None if earlier is None else _Beliefs.by(earlier)
@@ -280,44 +295,50 @@ def forecast_pairs(schema: Schema, stand_in: Marginals, earlier: Marginals | Non
         return shares | {n: s for n, s in known.items() if len(s) == len(shares.get(n, ()))}
 
     def seen(cells: int) -> float:
-        shares = usual(cells)
-        return float(sum(_seen(*_of(m, shares), stand_in.num_records) for m in pairs))
+        shares, measured = usual(cells), pairs if cells == most else [*pairs, *hidden]  # with fewer cells all may be
+        return float(sum(_seen(*_of(m, shares), stand_in.num_records) for m in measured))
 
     shares = usual(most)
     found = {m.columns: _of_pair(*_of(m, shares), stand_in.num_records) for m in pairs}
     showing: dict[str, Any] = {} if beliefs is None else beliefs.showing(found)
-    ordered = [m for m in pairs if all(schema.columns[name].ordered for name in m.columns)]
+    ordered, ordered_hidden = (
+        [m for m in tables if all(schema.columns[name].ordered for name in m.columns)] for tables in (pairs, hidden)
+    )
     typical = float(np.median([column.num_cells for column in columns.values()]))
     wide = sorted((c for c in columns.values() if c.num_cells > typical), key=lambda c: -c.num_cells)
     return PairsForecast(
-        expected=Held(seen(most), len(found), showing.pop("expected", None)),
-        smallest={pair: one.smallest for pair, one in found.items()},
+        expected=Held(seen(most), len(found) + len(hidden), showing.pop("expected", None)),
+        smallest={pair: one.smallest for pair, one in found.items()} | {m.columns: 1.0 for m in hidden},
         by_cells={cells: seen(cells) for cells in (4, 5, 6, 8, 12) if cells < most},
         widest={column.name: column.num_cells for column in wide},
-        **_kept_by_twin(ordered, columns, schema, shares, stand_in.num_records),
+        **_kept_by_twin(ordered, ordered_hidden, columns, schema, shares, stand_in.num_records),
         **showing,
     )
 
 
 def _kept_by_twin(
     pairs: Sequence[Measurement],
+    hidden: Sequence[Measurement],
     columns: Mapping[str, CellColumn],
     schema: Schema,
     shares: Mapping[str, _Shares],
     num_records: int,
 ) -> dict[str, Any]:
-    """`PairsForecast.kept` and `times`, of pairs of columns that have an order."""
+    """`PairsForecast.kept` and `times`, of pairs of columns that have an order.
 
-    if not pairs:
+    :param hidden: without a table, of which it keeps nothing; more budget would measure them.
+    """
+    both = [*pairs, *hidden]
+    if not both:
         return {}
-    told = {name: _ranks_told(columns[name], schema.columns[name], shares[name]) for m in pairs for name in m.columns}
+    told = {name: _ranks_told(columns[name], schema.columns[name], shares[name]) for m in both for name in m.columns}
 
     def kept(size: float, times: float = 1.0) -> float:
         of_pairs = [
             _kept(*_of(m, shares), num_records, size, times) * math.prod(told[name] for name in m.columns)
-            for m in pairs
+            for m in (pairs if times == 1 else both)
         ]
-        return sum(of_pairs) / len(pairs)
+        return sum(of_pairs) / len(both)
 
     found, small = {size: kept(size) for size in _SIZES}, _SIZES[0]
     times = 1.0

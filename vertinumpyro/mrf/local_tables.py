@@ -6,6 +6,10 @@ With a budget μ²: finer histograms of binned columns; a first look at all pair
 triples within it that are θ-useful (PrivMRF's rule: a cell holds more records than six times the noise of a cell,
 |dom| < N / (6σ√(2/π))), strongest first, and the pairs that no triple covers. Later choices look at released tables
 only, so the parameters of the parts add up as squares.
+
+Where noise would drown the columns' own counts, too, as pairs have them, only pairs are measured that may show a large
+association if the pairs got all of it once, or that have few cells; the columns of no such pair are measured alone,
+with √(k/2) times less noise than from all pairs of columns of k cells. Which these are follows from public numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +25,14 @@ import numpy as np
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.contingency import exact_tables, fine_tables
-from vertinumpyro.mrf.measurements import Measurement, TableRelease, dependence, useful_cells
+from vertinumpyro.mrf.measurements import (
+    Measurement,
+    TableRelease,
+    cells_that_show,
+    dependence,
+    noise_per_cell,
+    useful_cells,
+)
 from vertinumpyro.privacy import NeighbouringRelation
 
 
@@ -48,6 +59,8 @@ class LocalBudget:
 
 _GRAPH_SHARE = 0.2
 MOST_TRIPLES = 200
+_DROWNED = 0.1  # total variation distance of a column's counts by noise, on the mean of columns
+_FEW_CELLS = 8  # of a pair, which has its columns' counts with hardly more noise than they alone would have
 
 
 @final
@@ -79,7 +92,7 @@ def measure_locally(
     """
     binned = [column for column in columns if column.binned and budget.recovery_share]
     places = {column.name: place for place, column in enumerate(columns)}
-    pairs = list(itertools.combinations(range(len(columns)), 2))
+    pairs: list[tuple[int, ...]] = list(itertools.combinations(range(len(columns)), 2))
     if named is not None:
         pairs = [(places[a], places[b]) for a, b in named]
     recovery = budget.recovery_share if binned and pairs else float(bool(binned))
@@ -93,10 +106,29 @@ def measure_locally(
     if named is not None:
         return LocalTables(_measured(columns, arrays, pairs, budget, 1.0 - recovery, source), fine)
     left = 1.0 - recovery
-    first = _measured(columns, arrays, pairs, budget, left * _GRAPH_SHARE, source)
-    chosen = _choose(columns, pairs, first, budget, left * (1 - _GRAPH_SHARE))
-    second = _measured(columns, arrays, chosen, budget, left * (1 - _GRAPH_SHARE), source)
+    pairs, alone = _pairs_that_show(columns, pairs, budget, left)
+    if not pairs:
+        return LocalTables(_measured(columns, arrays, alone, budget, left, source), fine)
+    first = _measured(columns, arrays, [*pairs, *alone], budget, left * _GRAPH_SHARE, source)
+    chosen = _choose(columns, pairs, first[: len(pairs)], budget, left * (1 - _GRAPH_SHARE))
+    second = _measured(columns, arrays, [*chosen, *alone], budget, left * (1 - _GRAPH_SHARE), source)
     return LocalTables((*first, *second), fine)
+
+
+def _pairs_that_show(
+    columns: Sequence[CellColumn], pairs: Sequence[tuple[int, ...]], budget: LocalBudget, share: float
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """The pairs to measure with so much of the budget, and single columns in the place of others. From public facts."""
+    stddev = budget.release(len(pairs), share).stddev
+    sizes = np.array([column.num_cells for column in columns], float)
+    beside = (1 / sizes).sum() - 1 / sizes  # a column's counts by a pair have the noise of the other one's cells
+    noise = noise_per_cell(stddev) * sizes / np.sqrt(beside) / (2 * budget.num_records)
+    if noise.mean() <= _DROWNED:
+        return list(pairs), []
+    most = max(_FEW_CELLS, cells_that_show(budget.num_records, stddev))
+    shown = [pair for pair in pairs if math.prod(columns[i].num_cells for i in pair) <= most]
+    held = {i for pair in shown for i in pair}
+    return shown, [(i,) for i in range(len(columns)) if i not in held]
 
 
 def _measured(

@@ -160,6 +160,19 @@ def useful_cells(num_records: int, stddev: float) -> float:
     return num_records / (6 * noise_per_cell(stddev))
 
 
+MEDIUM, LARGE = 0.3, 0.5
+"""Rank correlations, in Cohen's words; a pair is held for a medium one, "large enough to be visible"."""
+
+
+def cells_that_show(num_records: int, stddev: float) -> float:
+    """A table of two columns with more cells hides a large association.
+
+    One of r moves evenly filled cells by about N r / √cells in L2 norm, of which noise has the square of `stddev` in
+    each, give or take √(2 cells) of them in all; two of these are seen.
+    """
+    return (LARGE * num_records / stddev) ** (4 / 3) / 2
+
+
 def one_way(name: str, measurements: Sequence[Measurement], num_records: int) -> Measurement:
     """What all tables together say about one column."""
     values = [m.values for m in measurements]
