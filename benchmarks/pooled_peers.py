@@ -21,9 +21,9 @@ AIM takes from half a minute to half an hour a fit, so `--only peers` keeps its 
 distances, seconds, seeds and versions to `peers_parts/fits.json`, which is part of the repository, and starts no fit
 that is in either, nor of a peer whose option is not given where the other's is; without both it writes down what FITS
 has. The other parts take a peer's distance from a twin in FITS where there is one, else from that file, if it is of the
-same table, cells and triples. AIM's is its twin's, or its model's where that is nearer: its sampler may lose what the
-model has. A twin has n records; distances are mean total variation distances (TVD) of 3-way tables, all or the same
-500, and are not DP.
+same table, cells and triples. AIM's is its twin's, or that of n independent records of its model where that
+is less: its sampler may lose what the model has. A twin has n records; distances are mean total variation distances
+(TVD) of 3-way tables, all or the same 500, and are not DP.
 
 Keys: ratio        {table: {epsilon: mean TVD of our twins over that of AIM's}}; ratio_swift of SWIFT's
       geomean      {epsilon: geometric mean of the ratios of the untouched tables}; geomean_all of all of them;
@@ -53,7 +53,16 @@ import jax
 import numpy as np
 import pandas as pd
 from common import among_parties, compile_fast, environment, finish, kept, parser
-from peers_parts.figures import FIGURES, Fit, PeerFigures, compared_on, distance_of_tables, draw_triples, nearer
+from peers_parts.figures import (
+    FIGURES,
+    Fit,
+    PeerFigures,
+    compared_on,
+    distance_of_tables,
+    draw_records,
+    draw_triples,
+    nearer,
+)
 from peers_parts.tables import TABLES
 from tqdm.auto import tqdm
 from vertimrf_parts.arms import ARMS, Arm, make_twin
@@ -74,7 +83,7 @@ PEER_ARMS = {"aim": ARMS["aim"], "swift": Arm(label="SWIFT, pooled", kind="swift
 NUM_MARGINALS = 500
 MARGINALS_SEED = 0
 # What is kept of a fit beside its distance.
-MADE_BY = ("model_tvd", "seconds", "processor_seconds", "version", "packages")
+MADE_BY = ("model_tvd", "sampled_tvd", "seconds", "processor_seconds", "version", "packages")
 PACKAGES = (
     *("chex", "dp_accounting", "jax", "jaxlib", "mbi", "networkx", "numpy", "opt_einsum", "optax", "pandas", "scipy"),
 )
@@ -119,7 +128,11 @@ def keep_peer_fit(
     before = _childrens_seconds()
     triples = draw_triples(dataset, NUM_MARGINALS, MARGINALS_SEED)
     twin = make_twin(dataset, PEER_ARMS[peer], epsilon, seed, pooled_by=pooled_by, triples=triples)
-    of_model = {} if twin.tables is None else {"model_tvd": distance_of_tables(dataset, triples, twin.tables)}
+    of_model = {}
+    if twin.tables is not None:
+        drawn = draw_records(dataset, triples, twin.tables, seed)
+        both = {"model_tvd": twin.tables, "sampled_tvd": drawn}
+        of_model = {key: distance_of_tables(dataset, triples, tables) for key, tables in both.items()}
     about = {
         "mechanism": peer,
         "epsilon": epsilon,

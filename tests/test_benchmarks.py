@@ -277,7 +277,7 @@ def test_pooled_peers_needs_no_twin_whose_figures_are_kept(peer_run):
     stored = json.loads(settings.figures.path.read_text())["acs"]["aim"]["0.8"]["1"]
     assert stored["packages"]["numpy"] == np.__version__
     assert stored["tvd"] == 0 < stored["model_tvd"]
-    assert set(stored) == {"tvd", "model_tvd", "seconds", "processor_seconds", "version", "packages"}
+    assert set(stored) == {*("tvd", "model_tvd", "sampled_tvd", "seconds", "processor_seconds", "version", "packages")}
 
 
 def test_pooled_peers_keeps_each_peers_fits_apart(peer_run):
@@ -327,6 +327,20 @@ def test_tables_of_a_model_are_as_far_as_a_twin_that_has_them(peer_run):
     as_twin = k_way_tvd(table.to_frame(), twin, table.schema, 3, rng=peers.MARGINALS_SEED, num_marginals=5).mean
     assert far == pytest.approx(as_twin)
     assert 0 < far < 1
+
+
+def test_records_drawn_from_a_model_are_as_far_as_its_tables_and_their_chance(peer_run):
+    """A peer whose sampler loses what its model has is measured by such records, which chance moves."""
+    peers, _, _, _ = peer_run
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.integers(2, size=(500, 3)), columns=["a", "b", "c"])
+    schema = Schema({"all": PartySchema({name: CategoricalColumn(categories=(0, 1)) for name in "abc"})})
+    table, even = VerticalDataset.from_pooled(schema, frame), np.full(8, 1 / 8)
+    drawn = [peers.draw_records(table, [(0, 1, 2)], even, seed) for seed in range(300)]
+    assert np.mean(drawn, axis=0) == pytest.approx(even, abs=0.005)
+    assert np.std(drawn, axis=0) == pytest.approx(np.sqrt(7 / 64 / 500), rel=0.2)
+    assert peers.nearer({"tvd": 0.3, "model_tvd": 0.1, "sampled_tvd": 0.2, "seconds": 1.0}).tvd == 0.2
+    assert peers.nearer({"tvd": 0.15, "sampled_tvd": 0.2, "seconds": 1.0}).tvd == 0.15
 
 
 IN_SET_ORDER = """
