@@ -48,13 +48,11 @@ def draw_triples(dataset: VerticalDataset, num_triples: int, seed: int) -> list[
 
 def distance_of_tables(dataset: VerticalDataset, triples: Sequence[Sequence[int]], shares: np.ndarray) -> float:
     """Mean TVD of a model's tables, one after another, from the records'. Not DP."""
-    codes, cells, start, found = dataset.to_frame().to_numpy(), _cells(dataset), 0, []
-    for triple in triples:
+    codes, cells, found = dataset.to_frame().to_numpy(), _cells(dataset), []
+    for triple, table in zip(triples, _split(cells, triples, shares), strict=True):
         sides = tuple(cells[list(triple)].tolist())
-        real = np.bincount(np.ravel_multi_index(codes[:, list(triple)].T, sides), minlength=math.prod(sides))
-        found.append(0.5 * np.abs(real / len(codes) - shares[start : start + len(real)]).sum())
-        start += len(real)
-    assert start == len(shares)
+        real = np.bincount(np.ravel_multi_index(codes[:, list(triple)].T, sides), minlength=len(table))
+        found.append(0.5 * np.abs(real / len(codes) - table).sum())
     return float(np.mean(found))
 
 
@@ -62,13 +60,16 @@ def draw_records(
     dataset: VerticalDataset, triples: Sequence[Sequence[int]], shares: np.ndarray, seed: int
 ) -> np.ndarray:
     """The tables of as many independent records of a model, each by itself, as an exact sampler's twin has them."""
-    rng, cells, start, found = np.random.default_rng(seed), _cells(dataset), 0, []
-    for triple in triples:
-        end = start + math.prod(cells[list(triple)].tolist())
-        table = np.maximum(shares[start:end], 0)
-        found.append(rng.multinomial(dataset.num_records, table / table.sum()) / dataset.num_records)
-        start = end
-    return np.concatenate(found)
+    rng, num_records = np.random.default_rng(seed), dataset.num_records
+    tables = (np.maximum(table, 0) for table in _split(_cells(dataset), triples, shares))
+    return np.concatenate([rng.multinomial(num_records, table / table.sum()) / num_records for table in tables])
+
+
+def _split(cells: np.ndarray, triples: Sequence[Sequence[int]], shares: np.ndarray) -> list[np.ndarray]:
+    """The tables of the triples, which stand one after another."""
+    ends = np.cumsum([math.prod(cells[list(triple)].tolist()) for triple in triples])
+    assert ends[-1] == len(shares)
+    return np.split(shares, ends[:-1])
 
 
 def _cells(dataset: VerticalDataset) -> np.ndarray:
