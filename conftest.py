@@ -84,24 +84,36 @@ def _by_default(items: list[pytest.Item], seconds: float) -> list[pytest.Item]:
     return [items[place * len(items) // number] for place in range(number)]
 
 
-def _shared(item: pytest.Item) -> set[str]:
-    """The fixtures of a test that outlive it, by file or folder and name."""
+def _shared(item: pytest.Item, recorded: dict[str, float]) -> dict[tuple[str, int], float]:
+    """The fixtures of a test that outlive it and what each takes: by file or folder and name, and its own parameter."""
     found = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 (pytest has no public name for it)
-    return {f"{own[-1].baseid}::{name}" for name, own in found.items() if own[-1].scope != "function"}
+    which = item.callspec.indices if hasattr(item, "callspec") else {}
+    shared = {name: f"{own[-1].baseid}::{name}" for name, own in found.items() if own[-1].scope != "function"}
+    return {(full, which.get(name, 0)): recorded[full] for name, full in shared.items() if full in recorded}
 
 
 def _reads_what_is_made(items: list[pytest.Item], recorded: dict[str, float]) -> list[pytest.Item]:
-    """Without those that would have a shared fixture made which takes long, and which no promise needs."""
-    promises = (_shared(item) for item in items if item.get_closest_marker("promise"))
-    made = set().union(*promises)
-    return [item for item in items if all(recorded.get(n, 0.0) <= LONGEST_ITEM for n in _shared(item) - made)]
+    """Without those that would have a shared fixture made which takes long, and which no promise needs.
+
+    Of a fixture that has parameters a promise needs one.
+    """
+
+    def long(item: pytest.Item) -> set[tuple[str, int]]:
+        return {name for name, seconds in _shared(item, recorded).items() if seconds > LONGEST_ITEM}
+
+    needed: dict[str, set[tuple[str, int]]] = {}
+    for item in items:
+        if item.get_closest_marker("promise"):
+            needed.setdefault(_function(item), long(item))
+    made = set().union(*needed.values())
+    return [item for item in items if long(item) <= made]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what is left to the whole run, and leaves it out by default; the longest files come first."""
     recorded = _recorded()
-    functions, files = defaultdict(list), defaultdict(float)
+    functions, files, shared = defaultdict(list), defaultdict(float), defaultdict(dict)
     for item in items:
         functions[_function(item)].append(item)
     cheap = [item for name, own in functions.items() for item in _by_default(own, recorded.get(name, 0.0))]
@@ -117,7 +129,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[_LEFT] = (len(left), sum(recorded.get(_function(item), 0.0) for item in left))
     for item in items:
         files[item.path] += recorded.get(_function(item), 0.0)
-    items.sort(key=lambda item: -files[item.path])
+        shared[item.path].update(_shared(item, recorded))
+    items.sort(key=lambda item: -files[item.path] - sum(shared[item.path].values()))
 
 
 def pytest_collection_finish() -> None:

@@ -184,11 +184,13 @@ def run_tiers(folder: Path, *arguments: str) -> str:
     cases += "def test_long(): pass\n\n@pytest.mark.promise\n@grid\ndef test_promise(i): pass\n\n"
     cases += "@grid\ndef test_grid(i): pass\n\n@grid\ndef test_unrecorded(i): pass\n\n"
     cases += "@pytest.fixture(scope='module')\ndef fitted():\n    end = time.process_time() + 0.6\n"
-    cases += "    while time.process_time() < end: pass\n\ndef test_reads(fitted): pass\n"
+    cases += "    while time.process_time() < end: pass\n\ndef test_reads(fitted): pass\n\n"
+    cases += "@pytest.fixture(scope='module', params=range(3))\ndef family(request): pass\n\n"
+    cases += "@pytest.mark.promise\ndef test_family(family): pass\n\ndef test_reads_family(family): pass\n"
     (folder / "tests" / "test_a.py").write_text(cases)
     seconds = {"long": 50.0, "promise": 50.0, "grid": 0.45, "gone": 70.0, "reads": 0.1}
     recorded = {f"tests/test_a.py::test_{name}": value for name, value in seconds.items()}
-    recorded["tests/test_a.py::fitted"] = 30.0
+    recorded |= {"tests/test_a.py::fitted": 30.0, "tests/test_a.py::family": 20.0}
     (folder / "tests" / "durations.json").write_text(json.dumps(recorded))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist.plugin", *arguments]
     environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}  # plugins import libraries
@@ -197,17 +199,19 @@ def run_tiers(folder: Path, *arguments: str) -> str:
 
 def test_the_default_leaves_what_takes_long_to_the_whole_run_and_says_so(tmp_path):
     for by_default in (run_tiers(tmp_path, "-n", "2"), run_tiers(tmp_path)):
-        assert "9 passed" in by_default  # one of the promise, two of the grid, all that has no record
-        assert "11 tests, about 302 s of a processor, are left to the whole run: pytest -m whole" in by_default
-    assert "11 passed" in run_tiers(tmp_path, "-m", "whole")
-    assert "10 passed" in run_tiers(tmp_path, "-m", "not whole", "tests", "tests/test_a.py::test_long")
+        # one of the promise, two of the grid, all that has no record, and what reads the family that a promise needs
+        assert "11 passed" in by_default
+        assert "15 tests, about 302 s of a processor, are left to the whole run: pytest -m whole" in by_default
+    assert "15 passed" in run_tiers(tmp_path, "-m", "whole")
+    assert "12 passed" in run_tiers(tmp_path, "-m", "not whole", "tests", "tests/test_a.py::test_long")
     for everything in (("-m", "whole or not whole"), ("tests/test_a.py",)):
-        assert "20 passed" in (said := run_tiers(tmp_path, *everything))
+        assert "26 passed" in (said := run_tiers(tmp_path, *everything))
         assert "left to the whole run" not in said
 
 
 def test_a_record_has_what_takes_long_and_forgets_files_that_are_gone(tmp_path):
     run_tiers(tmp_path, "tests/test_a.py::test_long", "tests/test_a.py::test_reads", "--record-durations")
     left = json.loads((tmp_path / "tests" / "durations.json").read_text())
-    assert left.keys() == {f"tests/test_a.py::{name}" for name in ("test_promise", "test_grid", "test_gone", "fitted")}
+    kept = ("test_promise", "test_grid", "test_gone", "fitted", "family")
+    assert left.keys() == {f"tests/test_a.py::{name}" for name in kept}
     assert left["tests/test_a.py::fitted"] != 30.0

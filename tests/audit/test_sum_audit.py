@@ -122,6 +122,7 @@ def honest(request: pytest.FixtureRequest) -> Runs:
     return runs(request.param)
 
 
+@pytest.mark.promise
 def test_canaries_never_beat_the_claim(honest: Runs) -> None:
     for change, adversary in VIEWS:
         bound, claim = lower_bound(honest, change, adversary), honest.plan.epsilon(adversary)

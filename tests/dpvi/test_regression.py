@@ -88,6 +88,7 @@ def fitted(request):
         return dataset, dpvi, plan, dpvi.fit(dataset, plan, KEY, insecure_seed=1, progress_bar=False)
 
 
+@pytest.mark.promise
 def test_a_fit_finds_the_coefficients_of_all_parties(fitted):
     _, _, plan, posterior = fitted
     assert plan.start is None  # there is no table from which it could start

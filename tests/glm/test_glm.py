@@ -200,6 +200,7 @@ def test_predictions_are_the_models_own(fitted, dataset, frame):
     assert model.score(dataset) == pytest.approx(model.score(frame[columns], frame[model.label]), abs=1e-6)
 
 
+@pytest.mark.promise
 def test_it_learns_what_there_is_to_learn(fitted):
     family, model = fitted
     test = draw(1000, 2)
