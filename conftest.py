@@ -29,7 +29,7 @@ collect_ignore = [] if _HERE else [f"vertinumpyro/secure/crypten/{n}.py" for n i
 
 DURATIONS = Path(__file__).parent / "tests" / "durations.json"
 # Processor seconds: of one item, and of one shared fixture, that the default still runs; of all items of a function.
-LONGEST_ITEM = 1.5
+LONGEST_ITEM = 1.0
 SHARE = 1.0
 # What a function takes altogether from which on it is recorded.
 RECORDED_FROM = 0.5
