@@ -47,16 +47,19 @@ _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
 
 
 class Bins(NamedTuple):
-    """Of time, public: edges `[K + 1]`, the baseline's interval of each `[K]`, and how many intervals there are."""
+    """Of time, public: edges `[K + 1]`, and for each of the baseline's intervals 1 in its bins, else 0 `[J, K]`."""
 
-    edges: np.ndarray
-    interval: np.ndarray
-    num_intervals: int
+    edges: Any
+    within: Any
+
+    @property
+    def num_bins(self) -> int:
+        return len(self.edges) - 1
 
     @property
     def num_cells(self) -> int:
         """Events in K bins; nobody's in K, and until the end."""
-        return 2 * len(self.interval) + 1
+        return 2 * self.num_bins + 1
 
 
 @final
@@ -89,7 +92,8 @@ class EventTimes:
             longest = int(np.argmax(np.diff(edges)))
             edges.insert(longest + 1, (edges[longest] + edges[longest + 1]) / 2)
         middles = (np.array(edges)[1:] + np.array(edges)[:-1]) / 2
-        return Bins(np.array(edges), np.searchsorted(self.cutpoints, middles), len(self.cutpoints) + 1)
+        interval = np.searchsorted(self.cutpoints, middles)
+        return Bins(np.array(edges), (interval == np.arange(len(self.cutpoints) + 1)[:, None]).astype(float))
 
     def supposed_lifetimes(self, schema: Schema) -> Lifetimes:
         """Before anything is known: a hazard that is the same at all times, and half leave early without an event."""
@@ -105,7 +109,7 @@ class EventTimes:
         """
         bins, supposed = self.bins(schema), self.supposed_lifetimes(schema)
         chances = np.asarray(supposed.support(jnp.asarray(predictors))[1]).mean(0)
-        grid, num_bins = np.asarray(supposed.lived), len(bins.interval)
+        grid, num_bins = np.asarray(supposed.lived), bins.num_bins
         seen = np.searchsorted(bins.edges[1:-1], (grid[1:] + grid[:-1]) / 2)
         left = np.append(np.searchsorted(bins.edges[1:-1], grid[1:-1]), num_bins)
         cells = np.bincount(np.concatenate([seen, num_bins + left]), chances, bins.num_cells)
@@ -121,9 +125,9 @@ class EventTimes:
         bins = self.bins(schema)
         time = np.asarray(table_numbers(schema.columns[self.time], np.asarray(columns[self.time])), np.float64)
         place = np.searchsorted(bins.edges[1:-1], time, side="left")
-        left = np.where(time >= bins.edges[-1] * (1 - 1e-6), len(bins.interval), place)
+        left = np.where(time >= bins.edges[-1] * (1 - 1e-6), bins.num_bins, place)
         seen = np.asarray(columns[self.event]) == 1
-        return np.bincount(np.where(seen, place, len(bins.interval) + left), minlength=bins.num_cells)
+        return np.bincount(np.where(seen, place, bins.num_bins + left), minlength=bins.num_cells)
 
 
 class Shape(NamedTuple):
@@ -150,9 +154,9 @@ class HazardTable(NamedTuple):
     bins: of time.
     """
 
-    cells: np.ndarray
-    stddev: float
-    num_records: int
+    cells: Any
+    stddev: Any
+    num_records: Any
     bins: Bins
 
     def shape(self, spreads: Any = (0.0,), num_parts: float = 1.0) -> Shape:
@@ -160,32 +164,25 @@ class HazardTable(NamedTuple):
 
         :param num_parts: of how many parts, alike in variance, predictors are sums.
         """
-        contrast = np.eye(self.bins.num_intervals)[1:] - np.eye(self.bins.num_intervals)[0]
+        num_intervals = len(self.bins.within)
+        contrast = np.eye(num_intervals)[1:] - np.eye(num_intervals)[0]
         rates = jnp.exp(jnp.asarray(spreads)[:, None] * _NODES)
-        each, by_cells = self._ratios(rates), self._slope(rates)
-        events = np.asarray(self._known_events(self.cells))
+        table = jax.tree.map(lambda of: jnp.asarray(of, float), self)
+        each, by_cells = (np.asarray(of) for of in (_ratios(table, rates), _slope(table, rates.mean(0))))
+        events = np.asarray(self._known_events())
         chance, noise = contrast @ np.diag(1 / events) @ contrast.T, self.stddev * contrast @ by_cells
-        apart, crude = each - each.mean(0), self._ratios(jnp.ones((1, len(_NODES))))[0]
+        apart, crude = each - each.mean(0), np.asarray(_ratios(table, jnp.ones((1, len(_NODES)))))[0]
         left_early = _TRUST / num_parts * (each.mean(0) - crude)
         doubted = apart.T @ apart / len(each) + np.outer(left_early, left_early)
         return Shape(each.mean(0), chance + noise @ noise.T + doubted, chance, events[1:] / events.sum())
 
-    def _ratios(self, rates: Any) -> np.ndarray:
-        """Log hazards over the first interval's `[S, J - 1]`, at hazard ratios `[S, nodes]`."""
-        found = np.asarray(jax.jit(jax.vmap(self._log_hazards, (None, 0)))(jnp.asarray(self.cells, float), rates))
-        return found[:, 1:] - found[:, :1]
-
-    def _slope(self, rates: Any) -> np.ndarray:
-        """Of the log hazards by the cells `[J, 2 K + 1]`, in the middle of the draws."""
-        return np.asarray(jax.jit(jax.jacfwd(self._log_hazards))(jnp.asarray(self.cells, float), rates.mean(0)))
-
     def lifetimes(self, working: Any, shape: Any) -> Lifetimes:
         """Events and leaving as they follow from a shape, with what is lived in units of the one the steps had."""
-        edges = self.bins.edges
+        edges, cells = self.bins.edges, np.asarray(self._centred())
         grid = np.sort(np.concatenate([edges, (edges[1:] + edges[:-1]) / 2]))
-        width, interval = np.diff(grid), np.repeat(self.bins.interval, 2)
-        starting, leaving = self._starting(self.cells)[0], self._centred(self.cells)[len(self._events) : -1]
-        left = np.clip(leaving / np.maximum(starting - self._events / 2, 1.0), 0.0, _MOST_LEAVING)
+        width, interval = np.diff(grid), np.repeat(self.bins.within.argmax(0), 2)
+        starting, events = self._starting()[0], cells[: self.bins.num_bins]
+        left = np.clip(cells[len(events) : -1] / np.maximum(starting - events / 2, 1.0), 0.0, _MOST_LEAVING)
         censored = np.column_stack([left, np.zeros(len(left))]).ravel()
         censored[-1] = 1.0
         lived, hazard = (
@@ -195,57 +192,61 @@ class HazardTable(NamedTuple):
         return Lifetimes(jnp.asarray(lived), jnp.asarray(hazard), jnp.asarray(censored))
 
     @property
-    def _supposed(self) -> np.ndarray:
+    def _supposed(self) -> Any:
         """Events `[J]` supposed beside those in an interval, at the usual hazard: a quarter of what the noise has."""
-        return (
-            0.25 * max(self.stddev, 1.0) * np.sqrt(np.bincount(self.bins.interval, minlength=self.bins.num_intervals))
-        )
+        return 0.25 * jnp.maximum(self.stddev, 1.0) * jnp.sqrt(self.bins.within.sum(1))
 
-    def _known_events(self, cells: Any) -> jax.Array:
+    def _known_events(self) -> jax.Array:
         """Those in an interval and those supposed, above 0 whatever the noise."""
-        counted = self._of_intervals(self._centred(cells)[: len(self.bins.interval)])
+        counted = self.bins.within @ self._centred()[: self.bins.num_bins]
         return _above_0(counted + self._supposed, self._supposed / 2)
 
-    @property
-    def _events(self) -> np.ndarray:
-        return np.asarray(self._centred(self.cells))[: len(self.bins.interval)]
-
-    def _centred(self, cells: Any) -> Any:
+    def _centred(self) -> Any:
         """Cells that add up to N, which is public."""
-        return cells - (cells.sum() - self.num_records) / len(cells)
+        return self.cells - (self.cells.sum() - self.num_records) / len(self.cells)
 
-    def _starting(self, cells: Any) -> tuple[Any, Any]:
+    def _starting(self) -> tuple[Any, Any]:
         """Who is at risk where each bin begins, and who leaves it `[K]`."""
-        num_bins, known = len(self.bins.interval), self._centred(cells)
+        num_bins, known = self.bins.num_bins, self._centred()
         leaving = known[:num_bins] + known[num_bins:-1]
         return known[-1] + leaving[::-1].cumsum()[::-1], leaving
 
-    def _of_intervals(self, of_bins: Any) -> jax.Array:
-        return jnp.zeros(self.bins.num_intervals).at[self.bins.interval].add(of_bins)
-
-    def _log_hazards(self, cells: jax.Array, rate: jax.Array) -> jax.Array:
+    def log_hazards(self, rate: jax.Array) -> jax.Array:
         """From cells to log hazards `[J]`, as the module says, at hazard ratios that are the predictor's nodes."""
-        width = np.diff(self.bins.edges)
-        starting, leaving = self._starting(cells)
-        starting, left = _above_0(starting, self.stddev), self._centred(cells)[len(width) : -1]
-        supposed, events = self._supposed, self._known_events(cells)
-        lived = self._of_intervals(width * _above_0(starting - leaving / 2, self.stddev))
-        usual = jnp.log(events.sum() / (lived.sum() * (jnp.exp(_LOG_WEIGHTS) @ rate)))
+        width, within = jnp.diff(self.bins.edges), self.bins.within
+        starting, leaving = self._starting()
+        starting, left = _above_0(starting, self.stddev), self._centred()[len(width) : -1]
+        supposed, events, weights = self._supposed, self._known_events(), jnp.asarray(_LOG_WEIGHTS, float)
+        lived = within @ (width * _above_0(starting - leaving / 2, self.stddev))
+        usual = jnp.log(events.sum() / (lived.sum() * (jnp.exp(weights) @ rate)))
 
         def log_surviving(hazard: jax.Array) -> jax.Array:
-            return jax.scipy.special.logsumexp(_LOG_WEIGHTS - hazard[:, None] * rate, axis=1)
+            return jax.scipy.special.logsumexp(weights - hazard[:, None] * rate, axis=1)
 
         def sweep(_: Any, log_hazard: jax.Array) -> jax.Array:
-            steps = width * jnp.exp(log_hazard)[self.bins.interval]
+            steps = width * (jnp.exp(log_hazard) @ within)
             ends = jnp.cumsum(steps)
             begins, middles, ends = (log_surviving(at) for at in (ends - steps, ends - steps / 2, ends))
             first, whole = jnp.exp(middles - begins), jnp.exp(ends - begins)
             staying = 1 - jnp.clip(left / jnp.maximum(starting * first, 1.0), 0.0, _MOST_LEAVING)
-            expected = self._of_intervals(starting * ((1 - first) + staying * (first - whole)))
+            expected = within @ (starting * ((1 - first) + staying * (first - whole)))
             expected = expected + supposed * jnp.exp(log_hazard - usual)
             return usual + jnp.clip(log_hazard + jnp.log(events / expected) - usual, -_FARTHEST, _FARTHEST)
 
-        return jax.lax.fori_loop(0, _SWEEPS, sweep, jnp.full(self.bins.num_intervals, usual))
+        return jax.lax.fori_loop(0, _SWEEPS, sweep, jnp.full(len(within), usual))
+
+
+@jax.jit
+def _ratios(table: HazardTable, rates: jax.Array) -> jax.Array:
+    """Log hazards over the first interval's `[S, J - 1]`, at hazard ratios `[S, nodes]`; compiled once for a size."""
+    found = jax.vmap(table.log_hazards)(rates)
+    return found[:, 1:] - found[:, :1]
+
+
+@jax.jit
+def _slope(table: HazardTable, rate: jax.Array) -> jax.Array:
+    """Of the log hazards by the cells `[J, 2 K + 1]`."""
+    return jax.jacfwd(lambda cells: table._replace(cells=cells).log_hazards(rate))(table.cells)
 
 
 def _above_0(count: Any, stddev: Any) -> jax.Array:
