@@ -48,6 +48,7 @@ from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, expected_trust, noise_aware_draws, why_not
 from vertinumpyro.dpvi.offsets import Offset, may_be_times, offsets_at, public_offsets
 from vertinumpyro.dpvi.priors import drawn_precisions, drawn_prior, middle_and_spread, prior_stddev
+from vertinumpyro.dpvi.score_identities import consistent, identities_of
 from vertinumpyro.dpvi.second_moments import (
     MOST_COEFFICIENTS,
     NUM_STEPS,
@@ -344,7 +345,7 @@ class MomentsStart(Start):
         if reason := why_not(split, moments_of(plan).offsets, knows_times=events is not None):
             return reason
         steps, times = state.optimizer_state, _readers(split)
-        sums = _summed_moments(split, moments_of(plan))
+        sums, released = _summed_moments(split, moments_of(plan)), _consistent(released, plan, split)
         points = np.asarray(steps.points, np.float64)[: int(steps.count)]
         if not np.isfinite(points).all():
             return "a version that did not keep where steps were taken stored some of them"
@@ -389,7 +390,7 @@ class MomentsStart(Start):
             num_records=plan.num_records,
             noise=_noise_stddev(plan) * np.sqrt(times[read]),
             num_steps=plan.num_gradients,
-            moments_noise=moments_of(plan).stddev * times.max(),
+            moments_noise=moments_of(plan).stddev * identities_of(split, moments_of(plan)).noise_left * times.max(),
             trust=expected_trust(law),
         )
         stddev, sampling = forecast_stddevs(law, _longest_residual(split, plan.residual_bound), given)
@@ -403,6 +404,7 @@ class MomentsStart(Start):
         """H⁻¹ `[theta, theta]`. Post-processing."""
         split, times = kernel.guide.split, _readers(kernel.guide.split)
         sums = _summed_moments(split, moments_of(plan))[: split.num_parameters]
+        released = _consistent(released, plan, split)
         (summed,) = split.structure.summed
         precision = -np.asarray(_of_prior(kernel, "hessian")(kernel.guide.location(state.params)), np.float64)
         found = steep(
@@ -452,6 +454,12 @@ def _hazard_table(events: EventTimes, released: NoisyMoments, plan: GradientPlan
     assert released.events is not None
     stddev = moments_of(plan).cell_stddev
     return HazardTable(released.events, stddev, plan.num_records, events.bins(split.schema))
+
+
+def _consistent(released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> NoisyMoments:
+    """With what holds of every record's scores, and so much less noise."""
+    known = identities_of(split, moments_of(plan))
+    return released._replace(matrix=consistent(released.matrix, known), stddev=released.stddev * known.noise_left)
 
 
 def _readers(split: SplitModel) -> np.ndarray:

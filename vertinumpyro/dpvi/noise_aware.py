@@ -256,13 +256,13 @@ def _information(
     def misfit(beta: jax.Array) -> jax.Array:
         return gradients - jax.vmap(lambda point: _field(predictors, outcome, cut, point, beta))(points)
 
-    def basis(beta: jax.Array, slope: jax.Array) -> _Basis:
+    def basis(beta: jax.Array, slope: jax.Array, doubt: jax.Array) -> _Basis:
         steep, spread, _, by_moments = _curvatures(predictors, outcome, cut, beta)
         ratio = jnp.trace(spread) / jnp.trace(steep)
         values, vectors = jnp.linalg.eigh(steep - slope)
         values = jnp.maximum(values, _LEAST * num_records)
         kappa, apart = by_moments * moments_noise, (points - beta) @ vectors
-        known = noise**2 * jnp.eye(len(points)) + kappa**2 * apart @ apart.T + values[:, None, None] * ratio
+        known = noise**2 * jnp.eye(len(points)) + kappa**2 * (apart @ apart.T + doubt) + values[:, None, None] * ratio
         far = (apart * values) @ apart.T
         return _Basis(kappa, vectors, values, known, values[:, None, None] * (far + _BENT**2 * jnp.diag(jnp.diag(far))))
 
@@ -294,11 +294,13 @@ def _information(
         return jax.nn.softmax(jnp.where(jnp.isnan(each), -jnp.inf, each)) @ jnp.asarray(_TRUSTS**2)
 
     def one_round(number: jax.Array, carried: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        beta, slope, trust = carried
-        found = basis(beta, slope)
+        beta, slope, trust, doubt = carried
+        found = basis(beta, slope, doubt)
         inverses = found.inverses(trust)
         gradient, precision = system(*sides(beta, found.vectors), inverses)
-        step = jnp.linalg.solve(precision + prior.precision, gradient + prior.linear - prior.precision @ beta)
+        joint = precision + prior.precision
+        step = jnp.linalg.solve(joint, gradient + prior.linear - prior.precision @ beta)
+        doubt = jnp.trace(jnp.linalg.inv(joint))
 
         def density(size: jax.Array) -> jax.Array:
             tried = beta + size * step
@@ -310,17 +312,18 @@ def _information(
         beta = beta + jnp.asarray(_SIZES)[jnp.argmax(jnp.where(jnp.isnan(tried), -jnp.inf, tried))] * step
 
         def learned() -> tuple[jax.Array, jax.Array]:
-            found = basis(beta, slope)
+            found = basis(beta, slope, doubt)
             left, by_beta = sides(beta, found.vectors)
             by_trace = trusted(found, left, by_beta) if outcome.is_loose else trust
             return _slope(left, points - beta, found, by_trace), by_trace
 
         learn = number % _ROUNDS_A_SLOPE == _ROUNDS_A_SLOPE - 1
-        return beta, *jax.lax.cond(learn, learned, lambda: (slope, trust))
+        return beta, *jax.lax.cond(learn, learned, lambda: (slope, trust)), doubt
 
-    start = points[-1], jnp.zeros_like(prior.precision), jnp.asarray(usual_trust(outcome) ** 2, points.dtype)
-    beta, slope, trust = jax.lax.fori_loop(0, _ROUNDS, one_round, start)
-    found = basis(beta, slope)
+    nothing = jnp.zeros((), points.dtype)
+    start = points[-1], jnp.zeros_like(prior.precision), nothing + usual_trust(outcome) ** 2, nothing
+    beta, slope, trust, doubt = jax.lax.fori_loop(0, _ROUNDS, one_round, start)
+    found = basis(beta, slope, doubt)
     gradient, precision = system(*sides(beta, found.vectors), found.inverses(trust))
     without_noise = _curvatures(predictors, outcome, cut, beta)[2] - slope
     return Information(precision, gradient + precision @ beta, beta, without_noise)

@@ -1,0 +1,143 @@
+r"""What holds of every record's scores, whatever the record, and so of the sum of xx', which noise hides.
+
+Of the scores x of a model much is public: the columns of a category are never both 1, so the sum of their product is
+0; their squares are themselves, as products with an intercept, so these sums are equal; and they add up to it, so a
+combination of the sum's rows is 0. Released moments have noise that knows nothing of this. `consistent` takes them to
+the nearest symmetric matrix of which all of it holds, and with them away goes the noise across: post-processing.
+
+Found are, on stand-ins drawn from the public domains of all columns:
+
+- z with z'x = 0: then M z = 0;
+- pairs with x_i x_j = 0: then M_ij = 0;
+- pairs with x_i x_j = c x_k x_l: then M_ij = c M_kl.
+
+Each is of degree 1 or 2 in x, so it holds as well of a party's scores that are scaled down to their bound; between
+parties only where none is. Where stand-ins cannot tell, nothing is taken to hold: a score that is hardly ever other
+than 0, and pairs that would seldom be so together if they had nothing to do with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from vertinumpyro.dpvi.second_moments import MomentsPlan, scores_of
+from vertinumpyro.model import SplitModel
+from vertinumpyro.model.dummy_data import stand_in_columns
+
+_MOST_TRIED, _MOST_NUMBERS = 16_384, 4_000_000  # stand-ins, and of their scores
+_LEAST_SEEN = 20  # stand-ins that must tell, or would if scores were independent
+_NUM_PROBES, _DIGITS = 4, 4
+_NULL = 1e-9  # of the largest eigenvalue: scores are in single precision
+_ROUNDS, _NUM_NOISES = 100, 16
+_ROUNDING = 1e-4
+_CLOSE = 1e-9  # of the matrix: how far apart both projections end
+
+
+class Identities(NamedTuple):
+    """What holds of every record's scores; public.
+
+    null: orthonormal z `[D, k]`.
+    kin: which products are multiples of each other `[D, D]`: those with one number, 0 of those that are 0.
+    times: of what they are these multiples `[D, D]`.
+    noise_left: of noise in a matrix, the part of its root mean square that `consistent` leaves.
+    """
+
+    null: np.ndarray
+    kin: np.ndarray
+    times: np.ndarray
+    noise_left: float = 1.0
+
+
+def identities_of(split: SplitModel, plan: MomentsPlan) -> Identities:
+    """Those of all scores that a plan's moments are of, in its order; found once for a model."""
+    key = f"identities {plan.widths} {plan.radius:.12g} {plan.clip_parts}"
+    if key not in split.compiled:
+        split.compiled[key] = _found(split, plan)
+    return split.compiled[key]
+
+
+def _found(split: SplitModel, plan: MomentsPlan) -> Identities:
+    number = min(_MOST_TRIED, _MOST_NUMBERS // max(1, sum(plan.widths)))
+    zeros, rng, blocks = jnp.zeros(split.num_parameters), np.random.default_rng(11), []
+    for place, (party, width) in enumerate(zip(split.parties, plan.widths, strict=True)):
+        own = stand_in_columns(split.schema.restrict(party), number, seed=300 + place)
+        scores = np.asarray(scores_of(split, party)(zeros, {n: jnp.asarray(c) for n, c in own.items()}), np.float64)
+        offset = plan.radius * 1e-3 * rng.normal(size=(number, width - scores.shape[1]))  # like no other score
+        scores = np.concatenate([scores, offset], axis=1)
+        blocks.append(scores)
+    bounds = plan.radius * np.sqrt(np.array(plan.clip_parts) / sum(plan.clip_parts))
+    is_cut = any((np.linalg.norm(b, axis=1) > bound + _ROUNDING).any() for b, bound in zip(blocks, bounds, strict=True))
+    party_of = np.repeat(np.arange(len(blocks)), plan.widths) if is_cut else np.zeros(sum(plan.widths), int)
+    return identities_among(np.concatenate(blocks, axis=1), party_of)
+
+
+def identities_among(scores: np.ndarray, apart: Sequence[int] | np.ndarray) -> Identities:
+    """What holds of all of some scores `[n, D]`.
+
+    :param apart: a number of each score `[D]`; nothing is found between those of different numbers.
+    """
+    apart, number = np.asarray(apart), len(scores)
+    seldom = np.count_nonzero(scores, axis=0) < _LEAST_SEEN  # of which they say too little
+    scores = np.where(seldom, np.random.default_rng(14).normal(size=scores.shape), scores)
+    null = [np.zeros((len(apart), 0))]
+    for which in np.unique(apart):
+        own = np.flatnonzero(apart == which)
+        size = np.sqrt(np.square(scores[:, own]).mean(0))
+        values, vectors = np.linalg.eigh((scores[:, own] / size).T @ (scores[:, own] / size) / number)
+        found = np.zeros((len(apart), np.count_nonzero(values < _NULL * values[-1])))
+        found[own] = vectors[:, : found.shape[1]] / size[:, None]
+        null.append(np.linalg.qr(found)[0])
+    kin, times = _kin(scores, apart)
+    found = Identities(np.concatenate(null, axis=1), kin, times)
+    rng, before, after = np.random.default_rng(12), 0.0, 0.0
+    for _ in range(_NUM_NOISES):
+        noise = rng.normal(size=kin.shape)
+        noise = noise + noise.T
+        before, after = before + np.square(noise).sum(), after + np.square(consistent(noise, found)).sum()
+    return found._replace(noise_left=float(np.sqrt(after / before)))
+
+
+def _kin(scores: np.ndarray, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`Identities.kin` and `times`: products are compared by their sums with random signs, so in matrix products."""
+    number, other = len(scores), (scores != 0).astype(float)
+    together, each = other.T @ other, other.sum(0)
+    sizes = np.sqrt(np.square(scores).T @ np.square(scores))
+    probes = np.random.default_rng(13).choice([-1.0, 1.0], size=(_NUM_PROBES, number))
+    sums = np.stack([(scores * probe[:, None]).T @ scores for probe in probes])  # [probes, D, D]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sums = np.where(sizes > 0, sums / sizes, 0.0)
+    signs = np.where(sums[0] < 0, -1.0, 1.0)
+    between = np.sort(np.stack(np.broadcast_arrays(apart[:, None], apart[None, :])), axis=0)
+    described = np.concatenate([np.round(sums * signs, _DIGITS), between]).reshape(_NUM_PROBES + 2, -1)
+    kin = 1 + np.unique(described, axis=1, return_inverse=True)[1].reshape(sizes.shape)
+    kin = np.where(together >= _LEAST_SEEN, kin, kin.max() + 1 + _numbered(len(apart)))
+    kin = np.where((together == 0) & (np.outer(each, each) >= _LEAST_SEEN * number), 0, kin)
+    return np.unique(kin, return_inverse=True)[1].reshape(kin.shape) + (kin.min() > 0), np.where(
+        together > 0, sizes * signs, 1.0
+    )
+
+
+def _numbered(size: int) -> np.ndarray:
+    """A number of its own for each unordered pair."""
+    low, high = np.sort(np.stack(np.indices((size, size))), axis=0)
+    return low * size + high
+
+
+def consistent(matrix: np.ndarray, known: Identities) -> np.ndarray:
+    """The nearest symmetric matrix of which all holds, by projections in turn (von Neumann)."""
+    found = (matrix + matrix.T) / 2
+    squares = np.bincount(known.kin.ravel(), np.square(known.times).ravel())
+    for _ in range(_ROUNDS):
+        across = found - known.null @ (known.null.T @ found)
+        across = across - (across @ known.null) @ known.null.T
+        common = np.bincount(known.kin.ravel(), (known.times * across).ravel()) / np.maximum(squares, 1e-300)
+        common[0] = 0.0
+        alike = known.times * common[known.kin]
+        moved, found = np.linalg.norm(alike - across), alike
+        if not known.null.shape[1] or moved <= _CLOSE * np.linalg.norm(found):
+            break
+    return found
