@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vertinumpyro import __version__
-from vertinumpyro.cli.command_result import command
-from vertinumpyro.cli.terminal import console
+from vertinumpyro.cli.terminal import command, console
 
 app = typer.Typer(
     name="vertinumpyro",

@@ -1,19 +1,25 @@
 """The terminal: what is printed, in which colours and how wide; how far a run is, for people on stderr and for programs
-in `log.jsonl`.
+in `log.jsonl`; and how every command ends, with an answer to programs, one panel for an error, an exit code.
+
+Imported before a command is chosen, so it may import nothing heavy.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, final
 
+import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
@@ -45,7 +51,7 @@ def heading(text: str) -> RenderableType:
     return Padding(Text(text, style="bold cyan"), (1, 0, 0, 0))
 
 
-def error_panel(title: str, message: str) -> Panel:
+def _error_panel(title: str, message: str) -> Panel:
     """One panel: the kind of error as its title, what to do as its text."""
     return Panel(
         Text(message),
@@ -70,14 +76,14 @@ def checklist_item(name: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def for_programs() -> Iterator[dict[str, Any]]:
+def _for_programs() -> Iterator[dict[str, Any]]:
     """Send what people read to stderr, and at the end the dictionary to stdout as one JSON object.
 
     It says whether all went well, and the text that was printed where nothing else was put in.
     """
     answer: dict[str, Any] = {}
     console.record, went_well = True, False
-    with redirected(console, sys.stderr):
+    with _redirected(console, sys.stderr):
         try:
             yield answer
             went_well = True
@@ -89,7 +95,7 @@ def for_programs() -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def redirected(one: Console, file: Any) -> Iterator[None]:
+def _redirected(one: Console, file: Any) -> Iterator[None]:
     """Print on another stream for a while."""
     before, one.file = one._file, file
     try:
@@ -99,7 +105,7 @@ def redirected(one: Console, file: Any) -> Iterator[None]:
 
 
 @contextmanager
-def warnings_as_lines() -> Iterator[None]:
+def _warnings_as_lines() -> Iterator[None]:
     """Show the library's own warnings as one line each, no line twice, and other libraries' as they are."""
     with warnings.catch_warnings():
         shown_before, told = warnings.showwarning, set[str]()
@@ -278,3 +284,65 @@ def _steps_spent(record: Path) -> int:
         return int(json.loads(record.read_text(encoding="utf-8"))["steps_spent"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0  # not there yet; a record that is broken stops the fit itself
+
+
+_ERROR = 2  # the user can repair it
+_BUG = 70  # we must
+
+_Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for programs.")]
+
+
+def command(function: Callable[..., Any]) -> Callable[..., None]:
+    """Turn every error into one panel on stderr and an exit code; `--debug` shows the traceback first.
+
+    Every command has `--json`: what people read goes to stderr, and one JSON object to stdout, with what the command
+    returns, or the text that it printed; of an error its kind and message.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, debug: bool = False, as_json: bool = False, **kwargs: Any) -> None:
+        if not as_json:
+            run(*args, debug=debug, **kwargs)
+            return
+        with _for_programs() as answer:
+            answer |= run(*args, debug=debug, told=answer, **kwargs) or {}
+
+    def run(*args: Any, debug: bool, told: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+        try:
+            with _warnings_as_lines():
+                return function(*args, debug=debug, **kwargs)
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            error_console.print("[yellow]Stopped. What was released so far stays recorded as spent.[/]")
+            raise typer.Exit(130) from None
+        except Exception as error:
+            if debug:
+                error_console.print(Text(traceback.format_exc()), soft_wrap=True)
+            title, message, code = _explained(error)
+            error_console.print(_error_panel(title, message))
+            if told is not None:
+                told |= {"error": title, "message": message}
+            raise typer.Exit(code) from None
+
+    signature = inspect.signature(function, eval_str=True)
+    option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Json)
+    wrapper.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), option]
+    )
+    wrapper.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()} | {"as_json": _Json}
+    return wrapper
+
+
+def _explained(error: Exception) -> tuple[str, str, int]:
+    """Title, message and exit code. Only our own errors, and the file system's, never quote a record."""
+    if isinstance(error, VertinumpyroError):
+        return type(error).__name__, str(error), _ERROR
+    if isinstance(error, OSError) and error.filename is not None:
+        return type(error).__name__, f"{error.strerror}: {error.filename}", _ERROR
+    hidden = "Its text is not shown, since it could quote the data; --debug shows it."
+    from vertinumpyro.model.user_code import line_in_model  # brings jax, which most commands end without
+
+    if (line := line_in_model(error)) is not None:
+        return f"{type(error).__name__} at {line}", f"Your own code raised it: {line.text}\n{hidden}", _ERROR
+    return f"unexpected {type(error).__name__}", f"This is not your doing. {hidden}", _BUG
