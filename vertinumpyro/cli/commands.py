@@ -31,8 +31,7 @@ from vertinumpyro.privacy.files_account import FilesAccount
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.reports.files import write_run
 from vertinumpyro.reports.plain_language import count, headline, rounded_up
-from vertinumpyro.reports.run_report import POSTERIOR
-from vertinumpyro.reports.tables import can_draw
+from vertinumpyro.reports.run_report import POSTERIOR, can_draw
 from vertinumpyro.session import PRIVACY_RECORD, Session, lock_folder
 from vertinumpyro.session.fit_time import require_allowed
 

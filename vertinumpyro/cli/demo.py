@@ -44,14 +44,18 @@ from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import count, duration, plan_facts, report_rows
 from vertinumpyro.reports.posterior import posterior_facts
-from vertinumpyro.reports.run_report import POSTERIOR, POSTERIOR_FILES, SIMULATED, report_content, write_blocks
-from vertinumpyro.reports.tables import (
+from vertinumpyro.reports.run_report import (
+    POSTERIOR,
+    POSTERIOR_FILES,
+    SIMULATED,
     adversary_figure,
     can_draw,
     gradient_norms,
     marginals,
+    report_content,
     synthetic_summary,
     training_trace,
+    write_blocks,
 )
 from vertinumpyro.secure import BACKENDS, Backend, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.computation import Computation

@@ -15,7 +15,7 @@ from vertinumpyro.core.compat import random_key
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.core.validation import checked
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.data.dataframe_interop import Table, as_frame
+from vertinumpyro.data.table import Table, as_frame
 from vertinumpyro.dpvi import Posterior
 from vertinumpyro.evaluation import ReportContent, ReportFigure, ReportTable, ReportText
 from vertinumpyro.evaluation import write_report as write_page

@@ -34,11 +34,15 @@ from vertinumpyro.posterior import PredictivePosterior
 from vertinumpyro.privacy import ClientPlan, GradientPlan
 from vertinumpyro.reports.plain_language import count, holder_facts, report_facts
 from vertinumpyro.reports.release import beside_the_release, table_facts, triples_taken, twin_items, verdict
-from vertinumpyro.reports.run_report import POSTERIOR, POSTERIOR_FILES, DrawnTwin, RunFacts, RunReport, without_twin
-from vertinumpyro.reports.tables import (
+from vertinumpyro.reports.run_report import (
     FEW_PANELS,
     MOST_DRAWN,
+    POSTERIOR,
+    POSTERIOR_FILES,
+    DrawnTwin,
     ErrorMeaning,
+    RunFacts,
+    RunReport,
     adversary_figure,
     backend_statement,
     beside_the_real_table,
@@ -47,6 +51,7 @@ from vertinumpyro.reports.tables import (
     gradient_norms,
     synthetic_summary,
     training_trace,
+    without_twin,
 )
 
 _NUM_TABLES = 40

@@ -33,14 +33,16 @@ from vertinumpyro.reports.plain_language import count, holder_facts, report_fact
 from vertinumpyro.reports.release import table_facts
 from vertinumpyro.reports.run_report import (
     COEFFICIENTS,
+    NARROW,
     POSTERIOR,
     POSTERIOR_FILES,
     REPORT,
     DrawnTwin,
     RunFacts,
     RunReport,
+    adversary_figure,
+    can_draw,
 )
-from vertinumpyro.reports.tables import NARROW, adversary_figure, can_draw
 
 _INTERVAL = 1.959963984540054
 _SURVIVAL = "Survival"

@@ -25,10 +25,14 @@ from vertinumpyro.mrf.releases import RELEASED
 from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.mrf.twin import FIELD
 from vertinumpyro.reports.plain_language import count
-from vertinumpyro.reports.run_report import POSTERIOR_FILES, REPORT, DrawnTwin, RunFacts, RunReport
-from vertinumpyro.reports.tables import (
+from vertinumpyro.reports.run_report import (
     FEW_PANELS,
     MOST_DRAWN,
+    POSTERIOR_FILES,
+    REPORT,
+    DrawnTwin,
+    RunFacts,
+    RunReport,
     adversary_figure,
     beside_the_real_table,
     can_draw,
