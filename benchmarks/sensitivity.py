@@ -59,7 +59,7 @@ from vertinumpyro.dpvi import second_moments as moments
 from vertinumpyro.dpvi.event_times import EventTimes
 from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf import party_work as tables_work
+from vertinumpyro.mrf import releases as tables_work
 from vertinumpyro.mrf.measurements import GRID_BITS
 from vertinumpyro.privacy import NeighbouringRelation, NoiseSource
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLogisticRegression

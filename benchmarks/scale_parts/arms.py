@@ -26,7 +26,7 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
-from vertinumpyro.mrf.party_work import ACROSS, TablesWork
+from vertinumpyro.mrf.releases import ACROSS, TablesWork
 from vertinumpyro.regression import VerticalLogisticRegression
 from vertinumpyro.session import Multiply
 

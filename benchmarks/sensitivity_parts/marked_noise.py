@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 
-from vertinumpyro.mrf import party_work as tables_work
+from vertinumpyro.mrf import releases as tables_work
 from vertinumpyro.privacy import GaussianEvent
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
 

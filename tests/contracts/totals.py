@@ -33,7 +33,7 @@ from vertinumpyro.dpvi.second_moments import MomentsPlan, widths_of
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.contingency import exact_tables, fine_tables
-from vertinumpyro.mrf.party_work import ACROSS, OWN, TRIPLES, TablesWork
+from vertinumpyro.mrf.releases import ACROSS, OWN, TRIPLES, TablesWork
 from vertinumpyro.privacy import Batches, NoiseSource, PoissonSampling
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression import noisy_moments as objective

@@ -27,7 +27,7 @@ from vertinumpyro.marginals import MarginalInference
 from vertinumpyro.model import party_plate, split_model
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
 from vertinumpyro.mrf.field import has_engine
-from vertinumpyro.mrf.party_work import ACROSS, OWN
+from vertinumpyro.mrf.releases import ACROSS, OWN
 from vertinumpyro.privacy import GradientPlan, NoiseSource, NoSteps, Plan, PoissonSampling
 from vertinumpyro.privacy.ledger import Ledger, read_record
 from vertinumpyro.reports.plain_language import plan_facts, report_facts

@@ -13,9 +13,8 @@ from vertinumpyro.mrf import contingency
 from vertinumpyro.mrf.cells import cell_columns
 from vertinumpyro.mrf.contingency import cross_pairs, measured_pairs, pads, table_slices
 from vertinumpyro.mrf.measurements import GRID_BITS, count_table
-from vertinumpyro.mrf.party_work import ACROSS, PADS, ROUND
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.releases import Releases
+from vertinumpyro.mrf.releases import ACROSS, PADS, ROUND, Releases
 from vertinumpyro.mrf.vertimrf import VertiMRF
 from vertinumpyro.privacy import NoiseSource
 from vertinumpyro.secure import FixedPoint, Plaintext

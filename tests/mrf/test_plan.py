@@ -9,7 +9,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.mrf import MRFPlan, VertiMRF
 from vertinumpyro.mrf.measurements import TableRelease
-from vertinumpyro.mrf.party_work import OWN
+from vertinumpyro.mrf.releases import OWN
 from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation, NoiseSource
 from vertinumpyro.session import Publish
 

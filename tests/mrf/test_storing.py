@@ -21,7 +21,7 @@ from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.data.table import table_writer
 from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF, vertimrf
-from vertinumpyro.mrf.party_work import TablesWork
+from vertinumpyro.mrf.releases import TablesWork
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Ledger, LedgerRegistry, PrivacyWarning, ledger
 from vertinumpyro.session import InProcessSession, Run, recorded_plan
 

@@ -21,7 +21,7 @@ from vertinumpyro.mrf.cells import cell_columns
 from vertinumpyro.mrf.contingency import product_widths
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.mrf.measurements import GRID_BITS, count_table
-from vertinumpyro.mrf.party_work import TRIPLES
+from vertinumpyro.mrf.releases import TRIPLES
 from vertinumpyro.mrf.triples import choose_triples, compound_slices, compounds
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Plan
 from vertinumpyro.secure import FixedPoint, Plaintext

@@ -18,7 +18,7 @@ from vertinumpyro.mrf import Marginals, VertiMRF
 from vertinumpyro.mrf.cells import cell_columns
 from vertinumpyro.mrf.contingency import table_slices
 from vertinumpyro.mrf.field import has_engine
-from vertinumpyro.mrf.party_work import ACROSS
+from vertinumpyro.mrf.releases import ACROSS
 from vertinumpyro.mrf.table_selection import crossing, named_tables
 from vertinumpyro.privacy import OUTSIDE_ANALYST, Plan
 from vertinumpyro.secure import FixedPoint, Plaintext

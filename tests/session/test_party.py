@@ -13,7 +13,7 @@ from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError
 from vertinumpyro.data import TableFacts, VerticalDataset, read_table
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.mrf import VertiMRF
-from vertinumpyro.mrf.party_work import ACROSS, OWN, PADS, ROUND
+from vertinumpyro.mrf.releases import ACROSS, OWN, PADS, ROUND
 from vertinumpyro.privacy import DisjointBatches, NoiseSource
 from vertinumpyro.regression import VerticalLinearRegression
 from vertinumpyro.regression import noisy_moments as linear_steps

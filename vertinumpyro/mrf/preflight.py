@@ -31,9 +31,9 @@ from vertinumpyro.mrf.field import FEW_COLUMNS, fit_graphical_model, has_engine
 from vertinumpyro.mrf.local_tables import MOST_TRIPLES
 from vertinumpyro.mrf.marginals import Marginals, Released, pack_model, pack_released, unpack_model, unpack_released
 from vertinumpyro.mrf.measurements import Measurement, useful_cells
-from vertinumpyro.mrf.party_work import OWN, TablesWork
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.raking import raking_bytes
+from vertinumpyro.mrf.releases import OWN, TablesWork
 from vertinumpyro.mrf.table_selection import (
     CELLS_A_SECOND,
     FIT_SECONDS,

@@ -29,7 +29,6 @@ from vertinumpyro.mrf.field import DEFAULT_ITERATIONS, GraphicalModel, fit_graph
 from vertinumpyro.mrf.forecast import PairsForecast, forecast_pairs, held_by_records
 from vertinumpyro.mrf.marginals import Marginals, columns_to_list
 from vertinumpyro.mrf.measurements import Measurement
-from vertinumpyro.mrf.party_work import TablesWork
 from vertinumpyro.mrf.plan import MRFPlan, warn_of_loss
 from vertinumpyro.mrf.preflight import (
     field_cells,
@@ -41,7 +40,7 @@ from vertinumpyro.mrf.preflight import (
     stand_in,
     tables_time,
 )
-from vertinumpyro.mrf.releases import RELEASED, Releases
+from vertinumpyro.mrf.releases import RELEASED, Releases, TablesWork
 from vertinumpyro.mrf.table_selection import (
     WIDEST_TABLE,
     Estimate,
