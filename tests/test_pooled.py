@@ -21,7 +21,7 @@ from vertinumpyro.core.errors import (
     UnprovenError,
 )
 from vertinumpyro.data import TableFacts
-from vertinumpyro.data.dataframe_interop import in_kind_of
+from vertinumpyro.data.table import in_kind_of
 from vertinumpyro.dpvi import inference
 from vertinumpyro.marginals import MarginalPosterior
 from vertinumpyro.mrf.field import has_engine

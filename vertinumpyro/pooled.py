@@ -21,7 +21,7 @@ from vertinumpyro.core.errors import ArgumentError, InferenceWarning, ModelContr
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import checked
 from vertinumpyro.data import Schema, VerticalDataset, draft_schema
-from vertinumpyro.data.dataframe_interop import Table, as_frame, in_kind_of
+from vertinumpyro.data.table import Table, as_frame, in_kind_of
 from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.marginals import MarginalInference, MarginalPosterior, release_marginals
 from vertinumpyro.mrf import Marginals, MarkovTwin, MRFPlan, VertiMRF

@@ -18,8 +18,7 @@ from vertinumpyro.data.datasets import (
 )
 from vertinumpyro.data.date_columns import DateColumn
 from vertinumpyro.data.files import CsvFormat, read_everything, read_ids, read_table
-from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
-from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
+from vertinumpyro.data.number_columns import BinnedColumn, CountColumn, IntegerColumn, RealColumn
 from vertinumpyro.data.row_rules import Rows, Take
 from vertinumpyro.data.schema import DatasetInfo, PartySchema, Schema, TableFacts
 from vertinumpyro.data.schema_inference import SchemaDraft, draft_schema

@@ -15,13 +15,21 @@ from vertinumpyro.core.workers import HERE, Columns, Workers, workers_of
 from vertinumpyro.data.aggregation import absent_ids, records_of
 from vertinumpyro.data.alignment import align, record_ids
 from vertinumpyro.data.column import Moved
-from vertinumpyro.data.dataframe_interop import Table, as_frame, dtype_of
 from vertinumpyro.data.files import CsvFormat, read_table
 from vertinumpyro.data.schema import Schema, check_schema
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.data.schema_parsing import OBSERVED_SUFFIX
 from vertinumpyro.data.streaming import Spool, encoded_files
-from vertinumpyro.data.table import check_moved, check_table, decode_table, encode_table, example_table
+from vertinumpyro.data.table import (
+    Table,
+    as_frame,
+    check_moved,
+    check_table,
+    decode_table,
+    dtype_of,
+    encode_table,
+    example_table,
+)
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -103,7 +111,7 @@ class VerticalDataset:
 
         Records end up in ascending order of their ids as text. Columns outside the schema are ignored, and so
         is the index of a pandas DataFrame. The dataset's schema is the given one with the tables' storage types
-        (`data.dataframe_interop` says which), so that a twin comes back in them; types that the schema has stay.
+        (`data.table` says which), so that a twin comes back in them; types that the schema has stay.
         Several rows of an id become one record first, where the schema has rules for them, and ids that all parties
         with a row each have are persons without rows at one that has none of theirs.
 

@@ -17,8 +17,7 @@ from vertinumpyro.core.errors import ArgumentError, DataError
 from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
 from vertinumpyro.data.column import Column
 from vertinumpyro.data.dataset import VerticalDataset
-from vertinumpyro.data.integer_columns import IntegerColumn
-from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
+from vertinumpyro.data.number_columns import BinnedColumn, IntegerColumn, RealColumn
 from vertinumpyro.data.schema import PartySchema, Schema
 
 #: The environment variable that names a folder of data sets.

@@ -12,7 +12,7 @@ from vertinumpyro.core.validation import shown
 from vertinumpyro.data.category_columns import CategoricalColumn
 from vertinumpyro.data.column import Column
 from vertinumpyro.data.date_columns import DateColumn
-from vertinumpyro.data.real_columns import RealColumn
+from vertinumpyro.data.number_columns import RealColumn
 from vertinumpyro.data.schema_checks import missing_codes, require, require_choice, suggest
 
 Rule = Literal["count", "sum", "mean", "min", "max", "first", "last", "any", "most frequent", "days between"]

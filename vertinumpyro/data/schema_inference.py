@@ -19,11 +19,11 @@ import pandas as pd
 from vertinumpyro.core.errors import ArgumentError, DataError, hidden_in, visible
 from vertinumpyro.core.validation import checked
 from vertinumpyro.data import binning, storage_types, text_formats, toml
-from vertinumpyro.data.dataframe_interop import Table, as_frame
 from vertinumpyro.data.date_columns import days_of, read_moments
 from vertinumpyro.data.files import MISSING_TEXTS
 from vertinumpyro.data.number_texts import NumberFormat, pictures
 from vertinumpyro.data.schema_checks import Place, suggest
+from vertinumpyro.data.table import Table, as_frame
 
 _LEVELS = (0.01, 0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.98, 0.99)
 _LEAST_SHARE = 0.0075  # of a bin; a smaller one would be noise

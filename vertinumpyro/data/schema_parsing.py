@@ -17,8 +17,7 @@ from vertinumpyro.data.category_columns import BinaryColumn, CategoricalColumn
 from vertinumpyro.data.column import Column
 from vertinumpyro.data.constraints import Constraint, constraint_of
 from vertinumpyro.data.date_columns import DateColumn
-from vertinumpyro.data.integer_columns import CountColumn, IntegerColumn
-from vertinumpyro.data.real_columns import BinnedColumn, RealColumn
+from vertinumpyro.data.number_columns import BinnedColumn, CountColumn, IntegerColumn, RealColumn
 from vertinumpyro.data.row_rules import Rows, Take
 from vertinumpyro.data.schema_checks import Place, suggest
 

@@ -37,12 +37,11 @@ from vertinumpyro.data.alignment import (
     words_of,
 )
 from vertinumpyro.data.column import Column, Moved
-from vertinumpyro.data.dataframe_interop import dtype_of
 from vertinumpyro.data.files import CsvFormat, read_blocks, row_groups
 from vertinumpyro.data.schema import Schema
 from vertinumpyro.data.schema_checks import Place
 from vertinumpyro.data.schema_parsing import OBSERVED_SUFFIX
-from vertinumpyro.data.table import check_moved, check_table, encode_table
+from vertinumpyro.data.table import check_moved, check_table, dtype_of, encode_table
 
 try:
     import resource

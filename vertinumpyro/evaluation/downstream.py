@@ -20,7 +20,7 @@ from scipy import stats
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CodedColumn
-from vertinumpyro.data.dataframe_interop import Table
+from vertinumpyro.data.table import Table
 from vertinumpyro.evaluation.marginals import checked_table
 from vertinumpyro.evaluation.plot_style import optional_module
 

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data.dataframe_interop import Table, as_frame
+from vertinumpyro.data.table import Table, as_frame
 
 if TYPE_CHECKING:
     from vertinumpyro.data import Schema

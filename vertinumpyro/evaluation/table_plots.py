@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data.dataframe_interop import Table
+from vertinumpyro.data.table import Table
 from vertinumpyro.evaluation import plot_style
 from vertinumpyro.evaluation.marginals import DEFAULT_MAX_BINS, checked_table, cross_party_tvd
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import CodedColumn
-from vertinumpyro.data.dataframe_interop import Table
+from vertinumpyro.data.table import Table
 from vertinumpyro.evaluation.downstream import train_on_synthetic_test_on_real
 from vertinumpyro.evaluation.marginals import (
     DEFAULT_MAX_BINS,

@@ -23,7 +23,7 @@ from scipy.stats import chi2
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import VerticalDataset
-from vertinumpyro.data.dataframe_interop import as_frame
+from vertinumpyro.data.table import as_frame
 from vertinumpyro.mrf.marginals import Marginals
 from vertinumpyro.mrf.measurements import Measurement, count_table
 from vertinumpyro.mrf.table_selection import merged

@@ -25,8 +25,8 @@ from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, VertinumpyroError
 from vertinumpyro.core.types import Model
 from vertinumpyro.data import OBSERVED_SUFFIX, Column, Schema, decode_table
-from vertinumpyro.data.dataframe_interop import as_frame
 from vertinumpyro.data.schema_checks import suggest
+from vertinumpyro.data.table import as_frame
 from vertinumpyro.model import ModelStructure, SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.model.user_code import text_of, where

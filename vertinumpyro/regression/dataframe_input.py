@@ -19,8 +19,8 @@ from scipy.special import xlogy
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.validation import shown
 from vertinumpyro.data import Column, DatasetInfo, PartySchema, Schema, TableFacts, VerticalDataset
-from vertinumpyro.data.dataframe_interop import Table, as_frame
 from vertinumpyro.data.schema_checks import Place, suggest
+from vertinumpyro.data.table import Table, as_frame
 from vertinumpyro.privacy import Plan
 from vertinumpyro.regression.sklearn_compat import BaseEstimator, TransformerMixin
 from vertinumpyro.session import Session
