@@ -352,7 +352,7 @@ def budget(
     debug: Debug = False,
 ) -> None:
     """Show all plans on this party's data, and what they cost together against each adversary."""
-    from vertinumpyro.cli import budget as view
+    from vertinumpyro.cli import plan_table as view
 
     view.budget(study, party=party, ledger=ledger)
 

@@ -11,7 +11,6 @@ from typing import Any
 from rich.markup import escape
 from rich.text import Text
 
-from vertinumpyro.cli.budget import account_view
 from vertinumpyro.cli.config import Config, config_of, load_config
 from vertinumpyro.cli.config_sections import DataSettings, backend_of
 from vertinumpyro.cli.fit_run import cost_lines, costs_of, time_lines, time_of
@@ -19,7 +18,7 @@ from vertinumpyro.cli.job import Job
 from vertinumpyro.cli.methods.base import CommandMethod, method_of
 from vertinumpyro.cli.model_loading import Sources
 from vertinumpyro.cli.party_file import PartyFile, make_party
-from vertinumpyro.cli.plan_table import facts_grid, plan_view, schema_table
+from vertinumpyro.cli.plan_table import account_view, facts_grid, plan_view, schema_table
 from vertinumpyro.cli.terminal import LOG, console, heading, last_events
 from vertinumpyro.core.errors import ArgumentError, VertinumpyroError
 from vertinumpyro.data import DatasetInfo, Linkage
@@ -28,7 +27,7 @@ from vertinumpyro.privacy import Plan
 from vertinumpyro.reports.plain_language import count
 from vertinumpyro.secure import Backend, BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation
-from vertinumpyro.session.fit_time import require_allowed
+from vertinumpyro.session.cost_estimate import require_allowed
 from vertinumpyro.study import LINKAGE, Agreement, Approval, Member
 from vertinumpyro.transport import Address, Certificate
 
@@ -63,7 +62,7 @@ def draft(
     """Write the agreement of a configuration's run, with a plan of its own; no table is opened.
 
     :param allow_long: draft what takes more than ten minutes. Asked here, and of nobody afterwards
-        (`session.fit_time.announce`).
+        (`session.cost_estimate.announce`).
     """
     config = load_config(path)
     sources = Sources.of(config)
