@@ -3,13 +3,6 @@
 Whatever takes a real table here is exact, not differentially private, and marked so.
 """
 
-from vertinumpyro.evaluation.downstream import (
-    CombinedEstimate,
-    DownstreamResult,
-    Scores,
-    combine_estimates,
-    train_on_synthetic_test_on_real,
-)
 from vertinumpyro.evaluation.marginals import (
     KWayResult,
     cross_party_pairs,
@@ -55,7 +48,15 @@ from vertinumpyro.evaluation.table_plots import (
     plot_pairwise_tvd,
     plot_tvd_comparison,
 )
-from vertinumpyro.evaluation.twin_measures import TwinMeasures, evaluate_twin
+from vertinumpyro.evaluation.twin_measures import (
+    CombinedEstimate,
+    DownstreamResult,
+    Scores,
+    TwinMeasures,
+    combine_estimates,
+    evaluate_twin,
+    train_on_synthetic_test_on_real,
+)
 
 __all__ = [
     "ADVERSARY_COLUMNS",
