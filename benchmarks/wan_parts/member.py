@@ -31,7 +31,7 @@ from vertinumpyro.secure.between_processes import BetweenProcesses, Cost
 from vertinumpyro.secure.computation import ClippedSum, computation_of
 from vertinumpyro.secure.private_set_intersection import common_places, find_common
 from vertinumpyro.session import OrganisationSession, PartyTask, RunCost, Session, estimate_cost
-from vertinumpyro.study.network_probe import check_network, slowest_line
+from vertinumpyro.study.network import check_network, slowest_line
 from vertinumpyro.transport import Address, Certificate, Communicator, Identity, Peer, PeerError, connect_all, connected
 
 PORT = 7450

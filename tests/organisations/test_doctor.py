@@ -18,8 +18,8 @@ from tests.session.parties import INSTALLED
 from vertinumpyro.cli.party_file import PartyFile
 from vertinumpyro.core.errors import BackendError
 from vertinumpyro.study import Agreement
-from vertinumpyro.study import network_probe as checkup
-from vertinumpyro.study.network_probe import check_network, own_facts
+from vertinumpyro.study import network as checkup
+from vertinumpyro.study.network import check_network, own_facts
 from vertinumpyro.transport import Communicator, SocketLink
 from vertinumpyro.transport.identity import Certificate
 

@@ -22,7 +22,7 @@ from vertinumpyro.data import read_table
 from vertinumpyro.reports.plain_language import duration
 from vertinumpyro.session import Session, estimate_cost
 from vertinumpyro.study import Agreement, bind_address, gather
-from vertinumpyro.study.network_probe import FACTS, Measured, check_network, own_facts, slowest_line
+from vertinumpyro.study.network import FACTS, Measured, check_network, own_facts, slowest_line
 from vertinumpyro.transport import Communicator
 
 _SOON = datetime.timedelta(days=30)

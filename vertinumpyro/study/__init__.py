@@ -2,7 +2,7 @@
 
 from vertinumpyro.study.agreement import LINKAGE, Agreement, Member
 from vertinumpyro.study.approval import Approval, Policy, check_approvals
-from vertinumpyro.study.handshake import bind_address, connect_members, gather
+from vertinumpyro.study.network import bind_address, connect_members, gather
 
 __all__ = [
     "LINKAGE",
