@@ -18,7 +18,7 @@ import numpy as np
 from vertinumpyro.data import DatasetInfo
 from vertinumpyro.marginals.expected_tables import ModelTables
 from vertinumpyro.marginals.field_fit import BATCH
-from vertinumpyro.marginals.preconditioned import PARTICLES, STEPS
+from vertinumpyro.marginals.samplers import PARTICLES, STEPS
 from vertinumpyro.marginals.table_likelihood import ReleasedCells, TableLikelihood
 from vertinumpyro.model.dummy_data import errors_on_stand_ins
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
@@ -26,7 +26,7 @@ from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.mrf.preflight import fewer_cells, field_seconds, tables_seconds
 from vertinumpyro.privacy import FitTime
-from vertinumpyro.session.fit_time import drawing_seconds, timed
+from vertinumpyro.session.cost_estimate import drawing_seconds, timed
 
 _TRIED = 5
 _OF_A_STEP = 1.3  # times a derivative: the guide, the optimiser

@@ -26,11 +26,10 @@ from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import check_fields, checked, shown
 from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
-from vertinumpyro.marginals.augmentation import check_few
 from vertinumpyro.marginals.field_fit import fit_to_field
 from vertinumpyro.marginals.fit_time import fit_time, model_time
 from vertinumpyro.marginals.model_comparison import TableELPD, check_tables, elpd_of
-from vertinumpyro.marginals.preconditioned import Draws, Whitened
+from vertinumpyro.marginals.samplers import Draws, Whitened, check_few
 from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS, Law, ReleasedCells, TableLikelihood, table_keys
 from vertinumpyro.model import SplitModel, split_model
 from vertinumpyro.model.mixture import components_at, mixture_model
@@ -41,7 +40,7 @@ from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.privacy import FitTime
 from vertinumpyro.session import Session
-from vertinumpyro.session.fit_time import require_allowed
+from vertinumpyro.session.cost_estimate import require_allowed
 
 LawName = Literal["tables", "field"]
 
