@@ -64,10 +64,10 @@ from vertinumpyro.mrf.measurements import GRID_BITS
 from vertinumpyro.privacy import NeighbouringRelation, NoiseSource
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLogisticRegression
 from vertinumpyro.regression import noisy_moments as objective
+from vertinumpyro.regression.bayesian_linear_plan import GRID_BITS as STATISTICS_BITS
+from vertinumpyro.regression.bayesian_linear_plan import scaled, statistic_vectors
 from vertinumpyro.regression.features import FeatureLayout
 from vertinumpyro.regression.functional_plan import FunctionalMechanismPlan
-from vertinumpyro.regression.statistics_release import GRID_BITS as STATISTICS_BITS
-from vertinumpyro.regression.statistics_release import scaled, statistic_vectors
 from vertinumpyro.session import Multiply, PartyComputation, Publish, ReleaseRequest, Sum
 
 # -- methods that release once ---------------------------------------------------------------------------

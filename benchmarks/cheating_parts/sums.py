@@ -17,7 +17,7 @@ import pandas as pd
 from vertinumpyro.core.errors import VertinumpyroError
 from vertinumpyro.data import PartySchema, RealColumn, Schema, TableFacts
 from vertinumpyro.regression import BayesianLinearRegression
-from vertinumpyro.regression.statistics_release import GRID_BITS, encode, scaled, statistic_vectors
+from vertinumpyro.regression.bayesian_linear_plan import GRID_BITS, encode, scaled, statistic_vectors
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.secure.keystream import KEY_BYTES, ZeroSharing

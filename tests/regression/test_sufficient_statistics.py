@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as hnp
 from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.privacy import GaussianEvent, NeighbouringRelation
-from vertinumpyro.regression.bayesian_linear_plan import BayesianLinearPlan
-from vertinumpyro.regression.statistics_release import (
+from vertinumpyro.regression.bayesian_linear_plan import (
+    BayesianLinearPlan,
     StatisticsRelease,
     entrywise_sensitivity,
     moment_sensitivity,

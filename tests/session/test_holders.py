@@ -28,7 +28,7 @@ from vertinumpyro.dpvi.horizontal import HorizontalDPVI
 from vertinumpyro.privacy import DisjointBatches, draw_noise_share
 from vertinumpyro.privacy.ledger import read_record
 from vertinumpyro.regression import BayesianLinearRegression, VerticalLinearRegression
-from vertinumpyro.regression.statistics_release import encode, scaled, statistic_vectors
+from vertinumpyro.regression.bayesian_linear_plan import encode, scaled, statistic_vectors
 from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session import PRIVACY_RECORD, OrganisationSession, PartyTask, ProcessSession, party_sources
 from vertinumpyro.session.party import SENT, _records_of_all

@@ -17,7 +17,18 @@ from vertinumpyro.core.validation import check_fields, shown
 from vertinumpyro.data import Column, DatasetInfo, Schema, VerticalDataset
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.privacy import FitTime, Plan, draw_noise_share
-from vertinumpyro.regression.bayesian_linear_plan import LEAST_RECORDS, BayesianLinearPlan, Calibration
+from vertinumpyro.regression.bayesian_linear_plan import (
+    GRID_BITS,
+    LEAST_RECORDS,
+    BayesianLinearPlan,
+    Calibration,
+    Mechanism,
+    StatisticsRelease,
+    encode,
+    scaled,
+    statistic_vectors,
+    unpacked,
+)
 from vertinumpyro.regression.dataframe_input import facts_of, refuse_weights, told_apart, weights_within
 from vertinumpyro.regression.posteriors import (
     POSTERIORS,
@@ -26,17 +37,8 @@ from vertinumpyro.regression.posteriors import (
     marginal_stddevs,
     optimal_thresholds,
 )
-from vertinumpyro.regression.results_table import RegressionSummary, facts_of_plan, normal_rows
+from vertinumpyro.regression.results import RegressionSummary, facts_of_plan, normal_rows
 from vertinumpyro.regression.sklearn_compat import RegressorMixin, SpendsOwnBudgets, check_is_fitted, validate_data
-from vertinumpyro.regression.statistics_release import (
-    GRID_BITS,
-    Mechanism,
-    StatisticsRelease,
-    encode,
-    scaled,
-    statistic_vectors,
-    unpacked,
-)
 from vertinumpyro.secure import Backend
 from vertinumpyro.secure.dca.backend import CipherSource, check_nodes
 from vertinumpyro.session import (
@@ -51,7 +53,7 @@ from vertinumpyro.session import (
     party_sources,
     recorded_plan,
 )
-from vertinumpyro.session.fit_time import announce, slowness, timed
+from vertinumpyro.session.cost_estimate import announce, slowness, timed
 from vertinumpyro.session.party_computation import Columns
 
 STATISTICS = "statistics.npz"

@@ -48,9 +48,17 @@ from vertinumpyro.regression.dataframe_input import (
 from vertinumpyro.regression.families import CLASSIFIERS
 from vertinumpyro.regression.glm_model import INTERCEPT, Term
 from vertinumpyro.regression.glm_settings import Regression
-from vertinumpyro.regression.results_table import INTERCEPT_ROW, RegressionSummary, facts_of_plan, interval_names
+from vertinumpyro.regression.results import (
+    INTERCEPT_ROW,
+    RegressionSummary,
+    default_times,
+    facts_of_plan,
+    hazard_ratios,
+    interval_names,
+    reference_profile,
+    survival_curves,
+)
 from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, available_if, check_is_fitted
-from vertinumpyro.regression.survival import default_times, hazard_ratios, reference_profile, survival_curves
 from vertinumpyro.secure import Backend, Crypten, FixedPoint
 from vertinumpyro.secure.between_processes import BetweenProcesses
 from vertinumpyro.secure.dca import SecureAggregation

@@ -39,7 +39,7 @@ from vertinumpyro.regression.dataframe_input import facts_of
 from vertinumpyro.regression.families import FAMILIES
 from vertinumpyro.regression.glm_predictions import VerticalPredictor
 from vertinumpyro.regression.glm_settings import Regression
-from vertinumpyro.regression.results_table import INTERCEPT_ROW, RegressionSummary, facts_of_plan, interval_names
+from vertinumpyro.regression.results import INTERCEPT_ROW, RegressionSummary, facts_of_plan, interval_names
 from vertinumpyro.regression.saturated_model import (
     COUNTS,
     LARGEST_COUNT,
@@ -55,7 +55,7 @@ from vertinumpyro.regression.saturated_model import (
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PartyComputation, Session, session_of
-from vertinumpyro.session.fit_time import announce
+from vertinumpyro.session.cost_estimate import announce
 
 _SAME_MEAN = {"negative_binomial": "poisson"}
 _LIKE = '"bernoulli", "normal" or "poisson" for that, which one release has as well'

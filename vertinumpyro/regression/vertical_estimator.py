@@ -46,7 +46,7 @@ from vertinumpyro.regression.noisy_moments import (
     noisy_moments,
     quadratic,
 )
-from vertinumpyro.regression.results_table import (
+from vertinumpyro.regression.results import (
     INTERCEPT_ROW,
     RegressionSummary,
     facts_of_plan,
@@ -57,7 +57,7 @@ from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, check_is_fi
 from vertinumpyro.secure import Backend, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Session, recorded_plan, session_of
-from vertinumpyro.session.fit_time import announce, slowness
+from vertinumpyro.session.cost_estimate import announce, slowness
 
 Table = Records | Session
 
