@@ -32,9 +32,9 @@ the estimate. With
 them fixed, the log density is a sum of squares in beta, of which F is nearly linear: Gauss-Newton finds the maximum and
 its precision. Both together are the trace's information on beta, whatever its prior.
 
-**Offsets.** What a part adds without a coefficient (`dpvi.offsets`) are columns more of x, with coefficients that are
-known; F and the curvatures are over all of them, and of what they come to the learned coordinates are taken. At beta
-F is 0 whatever offsets are, but for what is cut: they decide how much the trace says, and hardly where beta is.
+**Offsets.** What a part adds without a coefficient (`dpvi.second_moments`) are columns more of x, with coefficients
+that are known; F and the curvatures are over all of them, and of what they come to the learned coordinates are taken.
+At beta F is 0 whatever offsets are, but for what is cut: they decide how much the trace says, and hardly where beta is.
 
 **Where that is taken**: at the maximum of the density times the prior, or a Gaussian that is as far spread as a prior
 that is none. The trace's own maximum is as far out as noise has it. There outcomes vary less and the points are
@@ -67,9 +67,8 @@ from numpyro.infer import MCMC, NUTS
 
 from vertinumpyro.core import compat
 from vertinumpyro.dpvi.event_times import Lifetimes
-from vertinumpyro.dpvi.offsets import Offset, may_be_times, public_offsets
 from vertinumpyro.dpvi.priors import NormalPrior, gaussian_prior, normal_given_rest, usual_prior
-from vertinumpyro.dpvi.second_moments import scores_of
+from vertinumpyro.dpvi.second_moments import Offset, may_be_times, public_offsets, scores_of
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.model.outcomes import Outcome
