@@ -27,7 +27,7 @@ from vertinumpyro.marginals import MarginalPosterior
 from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.privacy import FitTime, Plan, PrivacyWarning
 from vertinumpyro.session import InProcessSession, OrganisationSession
-from vertinumpyro.session.fit_time import announce
+from vertinumpyro.session.cost_estimate import announce
 from vertinumpyro.session.session import SessionWrapper
 
 N = 400

@@ -29,7 +29,7 @@ from vertinumpyro.mrf.field import has_engine
 from vertinumpyro.mrf.forecast import STEPS_SAY_NOTHING, PairsForecast, held
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.privacy import Plan, PrivacyWarning
-from vertinumpyro.session.fit_time import require_allowed
+from vertinumpyro.session.cost_estimate import require_allowed
 
 Fitted = MarkovTwin | MarginalPosterior | Posterior
 

@@ -33,7 +33,7 @@ from vertinumpyro.reports.files import write_run
 from vertinumpyro.reports.plain_language import count, headline, rounded_up
 from vertinumpyro.reports.run_report import POSTERIOR, can_draw
 from vertinumpyro.session import PRIVACY_RECORD, Session, lock_folder
-from vertinumpyro.session.fit_time import require_allowed
+from vertinumpyro.session.cost_estimate import require_allowed
 
 
 def show_plan(

@@ -32,7 +32,7 @@ from vertinumpyro.secure import BetweenProcesses
 from vertinumpyro.secure.between_processes import Cost
 from vertinumpyro.secure.computation import Computation
 from vertinumpyro.session import PRIVACY_RECORD, Method, PartyTask, ProcessSession, Session, lock_folder, require_space
-from vertinumpyro.session.fit_time import LONGEST_S
+from vertinumpyro.session.cost_estimate import LONGEST_S
 
 
 def needed(job: Job) -> bool:

@@ -46,7 +46,6 @@ from vertinumpyro.dpvi.forecast import StandIns, forecast_stddevs, usual_values
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, expected_trust, noise_aware_draws, why_not
-from vertinumpyro.dpvi.offsets import Offset, may_be_times, offsets_at, public_offsets
 from vertinumpyro.dpvi.priors import drawn_precisions, drawn_prior, middle_and_spread, prior_stddev
 from vertinumpyro.dpvi.score_identities import consistent, identities_of
 from vertinumpyro.dpvi.second_moments import (
@@ -55,11 +54,15 @@ from vertinumpyro.dpvi.second_moments import (
     MomentsPlan,
     MomentsWork,
     NoisyMoments,
+    Offset,
     SecondMoments,
     chosen_share,
     input_form,
     least_share,
+    may_be_times,
     noisy_moments,
+    offsets_at,
+    public_offsets,
     scores_of,
     widths_of,
 )
@@ -73,7 +76,7 @@ from vertinumpyro.privacy.forecast import Forecast
 from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
-from vertinumpyro.session.fit_time import slowness
+from vertinumpyro.session.cost_estimate import slowness
 
 _FARTHEST = 0.5  # of a prior's standard deviation
 _SURE, _MOST_LONGER, _FURTHEST = 4.0, 16.0, 0.5  # of longer steps: deviations, times, units of the predictor

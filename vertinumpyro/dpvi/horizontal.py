@@ -54,7 +54,7 @@ from vertinumpyro.session import (
     account_of,
     party_sources,
 )
-from vertinumpyro.session.fit_time import announce, drawing_seconds
+from vertinumpyro.session.cost_estimate import announce, drawing_seconds
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than the real grid: a multiplier that holds here holds there
 _DEFAULT_NOISE_CLIENTS = 100

@@ -75,7 +75,7 @@ from vertinumpyro.secure import Backend, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.computation import ClippedSum, Computation, block_memory
 from vertinumpyro.secure.shape import BatchShape
 from vertinumpyro.session import Run, Session, session_of
-from vertinumpyro.session.fit_time import announce
+from vertinumpyro.session.cost_estimate import announce
 
 _PROVISIONAL_GRID_BITS = 24  # coarser than any backend's grid: a multiplier that holds here holds there
 _MOST_KERNELS = 8  # whose programs are kept; beyond, those that were made first are let go

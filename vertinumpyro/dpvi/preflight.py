@@ -24,7 +24,7 @@ from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.posterior.predictive import device_columns, model_units
 from vertinumpyro.privacy import FitTime, GradientPlan
 from vertinumpyro.session import InProcessSession, Session
-from vertinumpyro.session.fit_time import drawing_seconds
+from vertinumpyro.session.cost_estimate import drawing_seconds
 
 OF_COMPILING = 0.4  # of what the steps take, what draws a twin of the same model does
 MOST_RECORDS = 10**6  # of stand-ins; a step reads the records of its batch alone

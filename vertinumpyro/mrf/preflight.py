@@ -47,7 +47,7 @@ from vertinumpyro.mrf.triples import choose_triples, most_cells
 from vertinumpyro.mrf.twin import MarkovTwin
 from vertinumpyro.privacy import FitTime
 from vertinumpyro.session import Publish
-from vertinumpyro.session.fit_time import COUNT_S, drawing_seconds, slowness, timed
+from vertinumpyro.session.cost_estimate import COUNT_S, drawing_seconds, slowness, timed
 
 _ENGINE = 2**28  # bytes that the engine's compiler takes, whatever it compiles
 _PER_FIELD_CELL = 128  # bytes; 43 to 80 were measured, with potentials, marginals, gradients and their copies

@@ -67,7 +67,7 @@ from vertinumpyro.privacy.forecast import listed
 from vertinumpyro.secure import Backend, FixedPoint
 from vertinumpyro.secure.computation import Computation, CrossProducts, VectorSum
 from vertinumpyro.session import InProcessSession, Run, Session, session_of
-from vertinumpyro.session.fit_time import announce
+from vertinumpyro.session.cost_estimate import announce
 
 
 def with_encoder(
