@@ -27,8 +27,8 @@ METHODS: Mapping[str, str] = {
     "marginals": "vertinumpyro.cli.methods.tables:MarginalsCommand",
     "logistic": "vertinumpyro.cli.methods.regression:LogisticCommand",
     "linear": "vertinumpyro.cli.methods.regression:LinearCommand",
-    "bayesian_linear": "vertinumpyro.cli.methods.holders:BayesianLinearCommand",
-    "horizontal": "vertinumpyro.cli.methods.holders:HorizontalCommand",
+    "bayesian_linear": "vertinumpyro.cli.methods.regression:BayesianLinearCommand",
+    "horizontal": "vertinumpyro.cli.methods.dpvi:HorizontalCommand",
     "quality": "vertinumpyro.cli.methods.tables:QualityCommand",
 }
 """Name of `--method` -> the class that stands for it, imported when it is asked for."""
@@ -200,6 +200,11 @@ def given(section: Any) -> dict[str, Any]:
     """A section's settings that are not None."""
     values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def max_unreliable(config: Config) -> int:
+    """T: a holder always knows its own noise, so coalitions of c are covered where c - 1 others may join it."""
+    return max(0, (config.privacy.collusion_threshold or 0) - 1)
 
 
 def _refuse_other_settings(method: CommandMethod) -> None:

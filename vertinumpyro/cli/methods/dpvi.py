@@ -1,4 +1,6 @@
-"""`--method dpvi`: variational inference of a NumPyro model."""
+"""`--method dpvi` and `horizontal`: variational inference of a NumPyro model, where parties hold columns of the same
+records, and where they hold whole records, each other ones.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,22 @@ from typing import Any
 import jax
 
 from vertinumpyro.cli.config import Config
-from vertinumpyro.cli.methods.base import CommandMethod
+from vertinumpyro.cli.methods.base import CommandMethod, given, max_unreliable
 from vertinumpyro.cli.model_loading import build_dpvi
 from vertinumpyro.cli.terminal import console
 from vertinumpyro.core.compat import random_key
 from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import Posterior
+from vertinumpyro.dpvi.horizontal import HorizontalDPVI
 from vertinumpyro.mrf import MRFPlan, VertiMRF
 from vertinumpyro.mrf.forecast import STEPS_SAY_NOTHING
-from vertinumpyro.privacy import FitTime, GradientPlan, Plan
+from vertinumpyro.privacy import ClientPlan, FitTime, GradientPlan, Plan
 from vertinumpyro.reports.plain_language import at_most, count, plan_facts
 from vertinumpyro.reports.posterior import PosteriorReport
 from vertinumpyro.reports.run_report import stored_posterior
+from vertinumpyro.secure import VectorSum
 from vertinumpyro.secure.computation import Computation
+from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session import Session
 
 
@@ -103,3 +108,71 @@ class DPVICommand(CommandMethod):
     def report(self, result: Posterior) -> PosteriorReport:
         """See `CommandMethod`; its facts are shorter than the plan's view."""
         return PosteriorReport(result=result, run=self.run_facts(None, self.model_seed))
+
+
+class HorizontalCommand(CommandMethod):
+    """A NumPyro model by DPVI, the library's mixture where the configuration names none."""
+
+    name = "horizontal"
+    plan_class = ClientPlan
+    own_settings: Mapping[str, tuple[str, ...]] = {
+        "privacy": ("epsilon", "noise_multiplier", "delta", "adversary", "relation", "collusion_threshold"),
+        "fit": ("backend", "num_steps", "batch_size", "clip_norm", "guide", "learning_rate"),
+        "mrf": (),
+        "regression": (),
+    }
+    for_holders = True
+    _of_the_plan = ("num_steps", "batch_size", "clip_norm")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.dpvi = build_dpvi(config)
+        self.method = HorizontalDPVI(self.dpvi, backend=SecureAggregation())
+
+    def about(self) -> str:
+        """See `CommandMethod`."""
+        return f"model {self.config.model.function or 'the mixture'}"
+
+    def checked(self) -> Sequence[str]:
+        """The model's contract."""
+        split = self.dpvi.split(self.config.schema)
+        return [
+            f"{count(split.num_components, 'component')}, {count(split.num_values, 'released value')} a step",
+            "every observed site reads one record",
+        ]
+
+    def plan(self, facts: DatasetInfo) -> ClientPlan:
+        """See `CommandMethod`."""
+        settings = {key: value for key, value in given(self.config.privacy).items() if key != "collusion_threshold"}
+        fit = {key: value for key, value in given(self.config.fit).items() if key in self._of_the_plan}
+        return self.method.plan(facts, **settings, **fit, max_unreliable=max_unreliable(self.config))
+
+    @classmethod
+    def plan_facts(cls, plan: ClientPlan, backend: str) -> dict[str, str]:
+        """See `CommandMethod`."""
+        return PosteriorReport.plan_facts(plan, backend)
+
+    def time(self, plan: ClientPlan) -> FitTime:
+        """See `HorizontalDPVI.time`."""
+        return self.method.time(TableFacts(self.config.schema, plan.num_records, plan.holders), plan)
+
+    def computations(self, facts: DatasetInfo, plan: ClientPlan) -> Sequence[tuple[Computation, int]]:
+        """A sum a step."""
+        size = self.dpvi.split(facts.schema).num_values
+        return [(VectorSum(num_parties=len(plan.holders), num_values=size), plan.num_gradients)]
+
+    def fit(self, data: VerticalDataset | Session, plan: ClientPlan, *, run_dir: Path, resume: bool) -> Posterior:
+        """See `CommandMethod`."""
+        assert isinstance(data, Session)
+        key = jax.random.split(random_key(self.config.run.seed))[0]
+        return self.method.fit(
+            data, plan, key, run_dir=run_dir, resume=resume, progress_bar=console.is_terminal, allow_long=True
+        )
+
+    def stored(self, run_dir: Path, plan: Plan) -> Posterior | None:
+        """See `stored_posterior`."""
+        return stored_posterior(run_dir, plan, self.dpvi.load)
+
+    def report(self, result: Posterior) -> PosteriorReport:
+        """See `CommandMethod`."""
+        return PosteriorReport(result=result, run=self.run_facts(result.plan, self.model_seed))

@@ -1,4 +1,6 @@
-"""`--method logistic` and `linear`: one regression across parties, by the functional mechanism."""
+"""`--method logistic` and `linear`: one regression across parties, by the functional mechanism; and `bayesian_linear`,
+of whole records at the parties, each other ones.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,22 @@ from typing import Any, ClassVar
 
 from vertinumpyro.cli.config import Config
 from vertinumpyro.cli.config_sections import backend_of
-from vertinumpyro.cli.methods.base import CommandMethod, given
+from vertinumpyro.cli.methods.base import CommandMethod, given, max_unreliable
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import DatasetInfo, TableFacts, VerticalDataset
 from vertinumpyro.privacy import FitTime
-from vertinumpyro.regression import FunctionalMechanismPlan, VerticalLinearRegression, VerticalLogisticRegression
-from vertinumpyro.reports.plain_language import at_most
-from vertinumpyro.reports.regression import RegressionReport
+from vertinumpyro.regression import (
+    BayesianLinearPlan,
+    BayesianLinearRegression,
+    FunctionalMechanismPlan,
+    VerticalLinearRegression,
+    VerticalLogisticRegression,
+)
+from vertinumpyro.reports.plain_language import at_most, count
+from vertinumpyro.reports.regression import BayesianLinearReport, RegressionReport
+from vertinumpyro.secure import VectorSum
 from vertinumpyro.secure.computation import Computation
+from vertinumpyro.secure.dca import SecureAggregation
 from vertinumpyro.session import Session
 
 _PRIVACY = ("epsilon", "delta", "adversary", "relation", "collusion_threshold")
@@ -118,3 +128,69 @@ class LogisticCommand(_RegressionCommand):
 
     name = "logistic"
     estimator = VerticalLogisticRegression
+
+
+class BayesianLinearCommand(CommandMethod):
+    """Bayesian linear regression from the sum of all holders' statistics."""
+
+    name = "bayesian_linear"
+    plan_class = BayesianLinearPlan
+    own_settings: Mapping[str, tuple[str, ...]] = {
+        "privacy": ("epsilon", "delta", "collusion_threshold"),
+        "fit": ("backend",),
+        "model": (),
+        "mrf": (),
+        "regression": ("label", "noise_variance", "prior_variance", "projection"),
+    }
+    own_sections = ("regression",)
+    for_holders = True
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.regression.label is None:
+            raise ArgumentError('[regression] label: name the column to predict, label = "…"')
+        if config.privacy.epsilon is None:
+            raise ArgumentError(f"[privacy] epsilon: --method {self.name} needs one")
+        settings = {key: value for key, value in given(config.regression).items() if key != "label"}
+        settings |= {key: value for key, value in given(config.privacy).items() if key in ("epsilon", "delta")}
+        self.method = BayesianLinearRegression(
+            **settings,
+            target=config.regression.label,
+            max_unreliable=max_unreliable(config),
+            backend=SecureAggregation(),
+        )
+
+    def about(self) -> str:
+        """See `CommandMethod`."""
+        return f"Bayesian linear regression of {self.config.regression.label}"
+
+    def checked(self) -> Sequence[str]:
+        """The label, and that all columns are numbers."""
+        features = self.method.features(self.config.schema)
+        return [f"label {self.config.regression.label}", count(len(features), "feature")]
+
+    def plan(self, facts: DatasetInfo) -> BayesianLinearPlan:
+        """See `CommandMethod`."""
+        return self.method.plan(facts)
+
+    @classmethod
+    def plan_facts(cls, plan: BayesianLinearPlan, backend: str) -> dict[str, str]:
+        """See `CommandMethod`."""
+        return BayesianLinearReport.plan_facts(plan, backend)
+
+    def time(self, plan: BayesianLinearPlan) -> FitTime:
+        """See `BayesianLinearRegression.time`."""
+        return self.method.time(None, plan)
+
+    def computations(self, facts: DatasetInfo, plan: BayesianLinearPlan) -> Sequence[tuple[Computation, int]]:
+        """Each release is one sum."""
+        holders = len(plan.holders)
+        return [(VectorSum(num_parties=holders, num_values=one.num_values), 1) for one in plan.releases]
+
+    def fit(self, data: VerticalDataset | Session, plan: BayesianLinearPlan, *, run_dir: Path, resume: bool) -> Any:
+        """See `CommandMethod`."""
+        return self.method.fit(data, plan=plan, run_dir=run_dir, resume=resume, allow_long=True)
+
+    def report(self, result: BayesianLinearRegression) -> BayesianLinearReport:
+        """See `CommandMethod`."""
+        return BayesianLinearReport(result=result, run=self.run_facts(result.plan_, {}))
