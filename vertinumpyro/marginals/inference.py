@@ -1,15 +1,20 @@
 """`release_marginals` spends a plan on noisy tables; `MarginalInference` fits an ordinary NumPyro model to them at no
-further cost, and returns draws of the latents with all that follows from them.
+further cost, returns draws of the latents with all that follows from them, and says before how long that takes.
+
+For how long, the model's derivatives are tried on stand-ins, and their number is known: the tables' law takes them for
+its descents, its tangent and the draws; the field's law for each of its steps.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,27 +25,30 @@ from numpyro.infer.initialization import init_to_uniform
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.compat import jit_fast
-from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError, InferenceWarning
-from vertinumpyro.core.pickling import public_state, require_names
+from vertinumpyro.core.files import load_arrays, save_arrays
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import check_fields, checked, shown
 from vertinumpyro.data import DatasetInfo, Schema, VerticalDataset
-from vertinumpyro.marginals.field_fit import fit_to_field
-from vertinumpyro.marginals.fit_time import fit_time, model_time
+from vertinumpyro.marginals.expected_tables import ModelTables
+from vertinumpyro.marginals.field_fit import BATCH, fit_to_field
 from vertinumpyro.marginals.model_comparison import TableELPD, check_tables, elpd_of
-from vertinumpyro.marginals.samplers import Draws, Whitened, check_few
+from vertinumpyro.marginals.samplers import PARTICLES, STEPS, Draws, Whitened, check_few
 from vertinumpyro.marginals.table_likelihood import MOST_PARAMETERS, Law, ReleasedCells, TableLikelihood, table_keys
 from vertinumpyro.model import SplitModel, split_model
+from vertinumpyro.model.dummy_data import errors_on_stand_ins
 from vertinumpyro.model.mixture import components_at, mixture_model
+from vertinumpyro.model.user_code import public_state, require_names
 from vertinumpyro.mrf import Marginals, MRFPlan, VertiMRF
-from vertinumpyro.mrf.field import require_engine
+from vertinumpyro.mrf.cells import CellColumn
+from vertinumpyro.mrf.field import has_engine, require_engine
+from vertinumpyro.mrf.preflight import fewer_cells, field_seconds, tables_seconds
 from vertinumpyro.posterior.guide import GuideFactory
 from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key
 from vertinumpyro.posterior.synthesis import rehearse_twin
 from vertinumpyro.privacy import FitTime
 from vertinumpyro.session import Session
-from vertinumpyro.session.cost_estimate import require_allowed
+from vertinumpyro.session.cost_estimate import drawing_seconds, require_allowed, timed
 
 LawName = Literal["tables", "field"]
 
@@ -344,7 +352,7 @@ class MarginalInference:
 
     def time(self, facts: DatasetInfo, plan: MRFPlan) -> FitTime:
         """How long release, fit and twin take here, tried on stand-ins; nothing is spent."""
-        return fit_time(facts, plan, lambda: self._model_time(*self.on_stand_in(facts.schema, plan)))
+        return _fit_time(facts, plan, lambda: self._model_time(*self.on_stand_in(facts.schema, plan)))
 
     def _time_of(self, of: TableLikelihood, cells: ReleasedCells, release: Marginals) -> FitTime:
         """Once for all releases of the same tables."""
@@ -355,7 +363,7 @@ class MarginalInference:
     def _model_time(self, of: TableLikelihood, cells: ReleasedCells, release: Marginals) -> FitTime:
         by_field = self.law != "tables" and self._takes_field(of, cells) is not None
         steps = {"num_starts": self.num_starts, "num_steps": self.num_steps}
-        return model_time(of, cells, release, self.settings, by_field=by_field, method=self.method, **steps)
+        return _learning_time(of, cells, release, self.settings, by_field=by_field, method=self.method, **steps)
 
     def load(self, path: str | Path) -> MarginalPosterior:
         """The posterior that `MarginalPosterior.save` wrote, of this model.
@@ -457,3 +465,97 @@ def _check_drawn(of: TableLikelihood) -> None:
             f"the law of the tables simulates records of the model, and {of.undrawn}. Give its distributions a sample "
             'method, or take law="field" and method="svi"'
         )
+
+
+_TRIED = 5
+_OF_A_STEP = 1.3  # times a derivative: the guide, the optimiser
+_PROGRAMS = 4  # that the tables' law compiles: descents, tangent, curvature, draws
+_LEAPFROGS, _DRAWS = 7, 1500  # of NUTS in whitened coordinates; with warm-up
+_COMPARED = 100  # steps whose objective says whether the fit has converged
+
+
+class _Derivative(NamedTuple):
+    """Seconds of compiling one, and of one."""
+
+    compiling: float
+    each: float
+
+
+def _fit_time(facts: DatasetInfo, plan: MRFPlan, on_stand_in: Callable[[], FitTime]) -> FitTime:
+    """Of a release, `MarginalInference.fit` and a twin as large as the table.
+
+    :param on_stand_in: `_learning_time` on a stand-in of the release, which it makes.
+    """
+    found, trying = timed(on_stand_in)
+    tried = {"trying it on stand-ins": trying, "the tables": tables_seconds(facts, plan)}
+    return dataclasses.replace(
+        found, before=tried, after={**found.after, "the synthetic table": drawing_seconds(facts)}
+    )
+
+
+def _learning_time(
+    of: TableLikelihood,
+    cells: ReleasedCells,
+    release: Marginals,
+    settings: VertiMRF,
+    *,
+    by_field: bool,
+    method: str,
+    num_starts: int,
+    num_steps: int,
+) -> FitTime:
+    """Of `MarginalInference.fit` alone.
+
+    :param settings: of the field.
+    :param by_field: whether the model is learned through the field.
+    :param method: from which the tables' law draws; from `num_starts` points descend `num_steps` steps each.
+    """
+    model = (
+        _of_field(of, release.columns, num_steps) if by_field else _of_tables(of, cells, method, num_starts, num_steps)
+    )
+    field = 0.0
+    if by_field and has_engine():
+        field = field_seconds(release, settings.chosen_tables, settings.iterations)
+    if (os.cpu_count() or 1) > 1:  # the model compiles beside the field's fit
+        model = model._replace(compiling=max(0.0, model.compiling - field))
+    return FitTime(
+        after={**({"the field": field} if by_field else {}), "the model": sum(model)},
+        unknown='method="augmentation" beyond its first estimate' if method == "augmentation" else "",
+        shorter="Give the model fewer components or parameters, or MarginalInference fewer num_steps. "
+        + (fewer_cells(release) if by_field else ""),
+    )
+
+
+def _of_field(of: TableLikelihood, columns: Sequence[CellColumn], num_steps: int) -> _Derivative:
+    """All that follows the field."""
+    tables = ModelTables(of.split, columns, ())
+    rows = jnp.zeros((BATCH, tables.num_blocks), jnp.int32)
+
+    def objective(flat: jax.Array) -> jax.Array:
+        return tables.log_density(flat, rows, tables.sums).mean()
+
+    tried = _tried(jax.jit(jax.grad(objective)), of)
+    return _Derivative(tried.compiling, (num_steps + _COMPARED) * _OF_A_STEP * tried.each)
+
+
+def _of_tables(of: TableLikelihood, cells: ReleasedCells, method: str, num_starts: int, num_steps: int) -> _Derivative:
+    """All descents, the tangent and the draws."""
+
+    def objective(flat: jax.Array) -> jax.Array:
+        return jnp.sum(((jnp.asarray(cells.counts, flat.dtype) - of.expected(flat, cells)) / 1e3) ** 2)
+
+    tried = _tried(jax.jit(jax.grad(objective)), of)
+    draws = {"svi": STEPS * PARTICLES, "nuts": _DRAWS * _LEAPFROGS}.get(method, 0)
+    times = num_starts * num_steps + of.split.num_parameters + draws
+    return _Derivative(_PROGRAMS * tried.compiling, times * _OF_A_STEP * tried.each)
+
+
+def _tried(derivative: Callable[[jax.Array], Any], of: TableLikelihood) -> _Derivative:
+    flat, seconds = jnp.zeros(of.split.num_parameters), []
+    for _ in range(1 + _TRIED):
+        started = time.perf_counter()
+        with errors_on_stand_ins():
+            jax.block_until_ready(derivative(flat))
+        seconds.append(time.perf_counter() - started)
+    each = float(np.median(seconds[1:]))
+    return _Derivative(max(0.0, seconds[0] - each), each)
