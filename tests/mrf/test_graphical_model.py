@@ -12,9 +12,8 @@ from vertinumpyro.mrf import field
 from vertinumpyro.mrf.factor_engine import FactorEngine
 from vertinumpyro.mrf.field import fit_graphical_model, junction_tree_cells, require_engine
 from vertinumpyro.mrf.measurements import Measurement, count_table, one_way
-from vertinumpyro.mrf.raking import Raking
 from vertinumpyro.mrf.table_selection import check_clique_limit, select_measurements
-from vertinumpyro.mrf.twin import draw_cells
+from vertinumpyro.mrf.twin import Raking, draw_cells
 
 SIZES = {"a": 2, "b": 3, "c": 4, "d": 2}
 N = 5000
@@ -243,7 +242,7 @@ def test_no_step_of_raking_is_too_many_where_tables_contradict_each_other(dense,
     model = fit_graphical_model(sizes, tables[:1], 20_000, singles=[one_way(n, tables, 20_000) for n in sizes])
     found = []
     for steps in (3, 30, 300):
-        monkeypatch.setattr("vertinumpyro.mrf.raking._STEPS", steps)
+        monkeypatch.setattr("vertinumpyro.mrf.twin._STEPS", steps)
         raking = Raking(tables, 20_000)
         draw_cells(model, 20_000, np.random.default_rng(0), raking)
         drawn = draw_cells(

@@ -13,7 +13,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset, load_nltcs
 from vertinumpyro.evaluation import k_way_tvd, pairwise_tvd
 from vertinumpyro.mrf import MarkovTwin, VertiMRF
-from vertinumpyro.mrf.raking import Gap
+from vertinumpyro.mrf.twin import Gap
 from vertinumpyro.privacy import PrivacyWarning
 from vertinumpyro.reports.release import _missed
 

@@ -32,7 +32,6 @@ from vertinumpyro.mrf.local_tables import MOST_TRIPLES
 from vertinumpyro.mrf.marginals import Marginals, Released, pack_model, pack_released, unpack_model, unpack_released
 from vertinumpyro.mrf.measurements import Measurement, useful_cells
 from vertinumpyro.mrf.plan import MRFPlan
-from vertinumpyro.mrf.raking import raking_bytes
 from vertinumpyro.mrf.releases import OWN, TablesWork
 from vertinumpyro.mrf.table_selection import (
     CELLS_A_SECOND,
@@ -44,7 +43,7 @@ from vertinumpyro.mrf.table_selection import (
     worst_fitted,
 )
 from vertinumpyro.mrf.triples import choose_triples, most_cells
-from vertinumpyro.mrf.twin import MarkovTwin
+from vertinumpyro.mrf.twin import MarkovTwin, raking_bytes
 from vertinumpyro.privacy import FitTime
 from vertinumpyro.session import Publish
 from vertinumpyro.session.cost_estimate import COUNT_S, drawing_seconds, slowness, timed
