@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from vertinumpyro.cli.main import app
-from vertinumpyro.core.durable_files import load_arrays
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.files import load_arrays
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, Linkage, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.glm import VerticalGLM

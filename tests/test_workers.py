@@ -18,7 +18,7 @@ import pytest
 from tests.mrf.conftest import SCHEMA, frame
 from vertinumpyro.cli.config_sections import DataSettings, read_section
 from vertinumpyro.cli.party_file import PartyFile
-from vertinumpyro.core import anonymous_files as open_files
+from vertinumpyro.core import files as open_files
 from vertinumpyro.core import row_blocks, workers
 from vertinumpyro.core import workers as dask_workers
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError, DataError

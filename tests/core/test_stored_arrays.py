@@ -3,8 +3,9 @@ import os
 import numpy as np
 import pytest
 
-from vertinumpyro.core import durable_files as stored_arrays
-from vertinumpyro.core.durable_files import (
+from vertinumpyro.core import files as stored_arrays
+from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.files import (
     FileLock,
     create,
     load_arrays,
@@ -13,7 +14,6 @@ from vertinumpyro.core.durable_files import (
     save_arrays,
     write_arrays,
 )
-from vertinumpyro.core.errors import ArgumentError, PlanSpentError
 
 
 def test_round_trip(tmp_path):

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vertinumpyro.core.durable_files import save_arrays
 from vertinumpyro.core.errors import AlignmentError, ArgumentError
+from vertinumpyro.core.files import save_arrays
 from vertinumpyro.data import BinaryColumn, Linkage, PartySchema, Schema, normalised_ids
 
 SCHEMA = Schema({"clinic": PartySchema({"ill": BinaryColumn()})}, id_column="person")

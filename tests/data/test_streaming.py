@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vertinumpyro.core.anonymous_files import rows_on_disk
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, DataError
+from vertinumpyro.core.files import rows_on_disk
 from vertinumpyro.data import (
     BinaryColumn,
     BinnedColumn,

@@ -22,8 +22,8 @@ from numpyro.infer import init_to_median
 from numpyro.infer.autoguide import AutoDAIS, AutoIAFNormal, AutoNormal
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.durable_files import load_arrays
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.files import load_arrays
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI

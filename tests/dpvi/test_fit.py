@@ -27,8 +27,8 @@ from numpyro.infer.autoguide import (
 
 from tests.compilations import compilations
 from vertinumpyro.core import compat
-from vertinumpyro.core.durable_files import load_arrays, read_metadata
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, RangeError, UnprovenError
+from vertinumpyro.core.files import load_arrays, read_metadata
 from vertinumpyro.core.rng import InsecureRandomnessWarning, InsecureSeededSource
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, VerticalDataset
 from vertinumpyro.dpvi import DPVI, StepInput

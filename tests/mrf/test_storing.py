@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("mbi", reason="the engine mbi 2 needs jax 0.9: extra `mrf`, current lane only")
 
 from tests.mrf.conftest import SCHEMA, frame
-from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.files import load_arrays, save_arrays
 from vertinumpyro.data import PartySchema, Schema, VerticalDataset
 from vertinumpyro.data.table import table_writer
 from vertinumpyro.mrf import MarkovTwin, MRFPlan, VertiMRF, vertimrf

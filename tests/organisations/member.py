@@ -20,8 +20,8 @@ import numpy as np
 
 from tests.session.parties import method
 from tests.session.test_processes import released
-from vertinumpyro.core.durable_files import save_arrays
 from vertinumpyro.core.errors import VertinumpyroError
+from vertinumpyro.core.files import save_arrays
 from vertinumpyro.privacy import Plan
 from vertinumpyro.secure.crypten.backend import run_dealer
 from vertinumpyro.session import OrganisationSession, PartyTask

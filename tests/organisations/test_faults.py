@@ -16,7 +16,7 @@ from tests.organisations.network import Between
 from tests.organisations.test_session import Study
 from tests.session.conftest import two  # noqa: F401
 from tests.session.parties import INSTALLED
-from vertinumpyro.core.durable_files import load_arrays
+from vertinumpyro.core.files import load_arrays
 from vertinumpyro.transport import identity, make_identity
 
 pytestmark = pytest.mark.skipif("crypten" not in INSTALLED, reason="parties apart: extra `crypten`")

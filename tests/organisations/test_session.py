@@ -16,7 +16,7 @@ from tests.organisations.programs import Program
 from tests.session.conftest import three, two  # noqa: F401
 from tests.session.parties import INSTALLED, method
 from tests.session.test_processes import plan_for, released
-from vertinumpyro.core.durable_files import load_arrays
+from vertinumpyro.core.files import load_arrays
 from vertinumpyro.privacy.ledger import Ledger, read_record
 from vertinumpyro.session import PRIVACY_RECORD, PartyTask, estimate_cost
 from vertinumpyro.transport import NetworkProfile, make_identity

@@ -27,8 +27,8 @@ from typing import Any, Protocol, TypeVar, final
 import numpy as np
 
 from vertinumpyro.core import __version__
-from vertinumpyro.core.anonymous_files import ElsewhereError, Rows, rows_on_disk
 from vertinumpyro.core.errors import ArgumentError, BackendError, VertinumpyroError
+from vertinumpyro.core.files import ElsewhereError, Rows, rows_on_disk
 from vertinumpyro.core.validation import shown
 
 Block = tuple[Mapping[str, np.ndarray], ...]

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from pandas.util import hash_array
 
-from vertinumpyro.core.anonymous_files import anonymous_file
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.files import anonymous_file
 from vertinumpyro.data.alignment import id_series
 from vertinumpyro.data.column import Column, numbers, plain
 from vertinumpyro.data.date_columns import DateColumn, read_moments

@@ -24,8 +24,8 @@ from typing import Literal, TypeAlias, cast, final, overload
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import AlignmentError, ArgumentError
+from vertinumpyro.core.files import load_arrays, save_arrays
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.data.column import plain
 from vertinumpyro.data.schema import Schema

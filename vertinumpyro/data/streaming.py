@@ -1,6 +1,6 @@
 """From the parties' files to encoded columns on disk, a block of records at a time, by any worker: memory does not grow
 with columns. They lie in files without a name, which nobody else can open and which go with the process; workers on its
-machine find them through it (`core.anonymous_files`) and write there as well.
+machine find them through it (`core.files`) and write there as well.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import IO, Literal, NamedTuple, final
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.anonymous_files import ElsewhereError, OpenFile, Rows, anonymous_file, mapped, rows_on_disk
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.files import ElsewhereError, OpenFile, Rows, anonymous_file, mapped, rows_on_disk
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.core.workers import HERE, Workers, part_rows
 from vertinumpyro.data.aggregation import records_without_rows, streamed_records
@@ -56,7 +56,7 @@ _FILES = 2**16
 class Spool:
     """A folder on a disk with room for the encoded columns: a byte to four for each value.
 
-    :param findable: whether workers on this machine may find the files, see `core.anonymous_files`.
+    :param findable: whether workers on this machine may find the files, see `core.files`.
     :raises ArgumentError: there is no such folder, or nothing can be written there.
     """
 

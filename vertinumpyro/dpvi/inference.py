@@ -12,9 +12,8 @@ import jax
 from numpyro.infer.autoguide import AutoDelta
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.durable_files import read_metadata
 from vertinumpyro.core.errors import ArgumentError, RangeError
-from vertinumpyro.core.pickling import public_state, require_names
+from vertinumpyro.core.files import read_metadata
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import checked
@@ -52,6 +51,7 @@ from vertinumpyro.dpvi.training_loop import (
 )
 from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
+from vertinumpyro.model.user_code import public_state, require_names
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import checked_key

@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.core.pickling import public_state
+from vertinumpyro.core.files import load_arrays, save_arrays
 from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws
 from vertinumpyro.dpvi.priors import prior_stddev
 from vertinumpyro.model import SplitModel
+from vertinumpyro.model.user_code import public_state
 from vertinumpyro.mrf import Marginals
 from vertinumpyro.posterior.guide import Params, ReparameterisedGuide
 from vertinumpyro.posterior.predictive import PredictivePosterior, checked_key

@@ -15,7 +15,6 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 
 from vertinumpyro.core import compat
-from vertinumpyro.core.pickling import public_state, require_names
 from vertinumpyro.core.types import ComponentPrior, Contribution, Model, Theta
 from vertinumpyro.data import Schema
 from vertinumpyro.model import scores
@@ -25,6 +24,7 @@ from vertinumpyro.model.enumeration import constrain, log_densities, log_density
 from vertinumpyro.model.mixture import is_mixture_of, mixture_model, settings_of
 from vertinumpyro.model.party_sums import PartLatents, part_contribution, part_inputs
 from vertinumpyro.model.scores import SiteGroup, plated_sites, site_groups
+from vertinumpyro.model.user_code import public_state, require_names
 
 _NUM_TRACED = 2
 _MOST_SCORES = 4_000_000

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from vertinumpyro.core.durable_files import load_arrays, save_arrays
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError
+from vertinumpyro.core.files import load_arrays, save_arrays
 from vertinumpyro.data import Schema
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.factor_engine import JunctionTree

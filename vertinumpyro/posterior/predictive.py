@@ -18,13 +18,13 @@ from jax.scipy.special import logsumexp
 
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError, PrivacyError
-from vertinumpyro.core.pickling import public_state
 from vertinumpyro.core.row_blocks import slices
 from vertinumpyro.core.validation import checked, shown
 from vertinumpyro.data import VerticalDataset
 from vertinumpyro.data.constraints import drawn_within
 from vertinumpyro.data.table import model_units, write_in_blocks
 from vertinumpyro.model import SplitModel
+from vertinumpyro.model.user_code import public_state
 from vertinumpyro.posterior.arviz_export import NOT_DP, as_arviz
 from vertinumpyro.posterior.synthesis import Records, TwinColumns, encoded_covariates, rehearse_twin, twin_frame
 from vertinumpyro.secure.score_functions import SOFTMAX, ScoreFunction, joint_link, link_of

@@ -20,8 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, final
 
-from vertinumpyro.core.durable_files import create
 from vertinumpyro.core.errors import PlanSpentError, PrivacyError, VertinumpyroError
+from vertinumpyro.core.files import create
 from vertinumpyro.privacy.account import ACCOUNT, Account, AccountEntry, Total, TotalLimit
 from vertinumpyro.privacy.accounting import rounded_up
 from vertinumpyro.privacy.plan import Plan, PrivacyWarning

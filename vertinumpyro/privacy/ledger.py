@@ -20,8 +20,8 @@ import threading
 from pathlib import Path
 from typing import Any, final
 
-from vertinumpyro.core.durable_files import FileLock, locked, replaced
 from vertinumpyro.core.errors import ArgumentError, PlanSpentError, PrivacyError
+from vertinumpyro.core.files import FileLock, locked, replaced
 from vertinumpyro.privacy.account import Account
 from vertinumpyro.privacy.files_account import FilesAccount
 from vertinumpyro.privacy.plan import Plan

@@ -16,8 +16,8 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.durable_files import replaced
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.files import replaced
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import DatasetInfo, Schema
 from vertinumpyro.privacy import Plan

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
-from vertinumpyro.core.durable_files import FileLock, create, flush_folder, load_arrays, write_arrays
 from vertinumpyro.core.errors import ArgumentError, BackendError, PlanSpentError, PrivacyError
+from vertinumpyro.core.files import FileLock, create, flush_folder, load_arrays, write_arrays
 from vertinumpyro.privacy import Plan
 from vertinumpyro.privacy.account import Account
 from vertinumpyro.privacy.files_account import FilesAccount

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes, PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from vertinumpyro.core.durable_files import create
 from vertinumpyro.core.errors import ArgumentError, hidden_in
+from vertinumpyro.core.files import create
 
 CERTIFICATE, KEY = "certificate.pem", "key.pem"
 
