@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
+from vertinumpyro.core.errors import BackendError
 from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, VerticalDataset
 from vertinumpyro.evaluation import k_way_tvd
 
@@ -441,3 +442,16 @@ def test_house_fails_where_a_target_is_missed_and_skips_what_is_not_there(capsys
     shown = capsys.readouterr().out
     assert "skipped dpvi.calls" in shown
     assert "FAIL    median: 179.5, at least 180" in shown
+
+
+def test_house_imports_all_but_what_lacks_an_engine(monkeypatch):
+    tracing, imported = load("house_parts/tracing"), []
+
+    def without_crypten(name):
+        if name.startswith("vertinumpyro.secure.crypten."):
+            raise BackendError("not installed")
+        imported.append(name)
+
+    monkeypatch.setattr(tracing, "importlib", SimpleNamespace(import_module=without_crypten))
+    tracing.import_everything()
+    assert {"vertinumpyro.secure.fixed_point", "vertinumpyro.transport.tls"} <= set(imported)

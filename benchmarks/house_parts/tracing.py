@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import vertinumpyro
+from vertinumpyro.core.errors import BackendError
 
 PACKAGE = f"{Path(vertinumpyro.__file__).parent}/"
 
@@ -62,7 +63,7 @@ def import_everything() -> None:
     """All modules whose engines are here, so that none is imported, and none of its lines counted, within a trace."""
     for module in pkgutil.walk_packages(vertinumpyro.__path__, "vertinumpyro.", onerror=lambda _: None):
         if not module.name.endswith("__main__"):
-            with contextlib.suppress(ImportError):
+            with contextlib.suppress(ImportError, BackendError):
                 importlib.import_module(module.name)
 
 
