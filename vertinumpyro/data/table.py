@@ -42,7 +42,7 @@ Table: TypeAlias = pd.DataFrame | ArrowStream | Mapping[str, Any]
 def as_frame(table: Table, place: str) -> pd.DataFrame:
     """Return a table as a DataFrame; Arrow's types become pandas' arrow-backed ones, dictionaries categories.
 
-    :param table: one of the kinds that the module names.
+    :param table: of one of the kinds in `Table`.
     :param place: what the table is, for the error message, e.g. ``party 'clinic'``.
     :raises ArgumentError: it is of another kind, or lazy; the message says what to call.
     :raises DataError: the arrays of a mapping are not columns of one length.

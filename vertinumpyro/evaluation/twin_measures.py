@@ -1,5 +1,5 @@
 """How good a twin is, as the field measures it: marginals, whether a classifier tells it from the real table, small
-groups, SDMetrics, and what analyses of it are worth.
+groups, a prediction across parties, SDMetrics, and what analyses of it are worth.
 
 Everything here but `combine_estimates` is computed on the real table: exact, not differentially private, and marked so.
 
