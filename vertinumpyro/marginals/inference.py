@@ -363,7 +363,7 @@ class MarginalInference:
     def _model_time(self, of: TableLikelihood, cells: ReleasedCells, release: Marginals) -> FitTime:
         by_field = self.law != "tables" and self._takes_field(of, cells) is not None
         steps = {"num_starts": self.num_starts, "num_steps": self.num_steps}
-        return _learning_time(of, cells, release, self.settings, by_field=by_field, method=self.method, **steps)
+        return model_time(of, cells, release, self.settings, by_field=by_field, method=self.method, **steps)
 
     def load(self, path: str | Path) -> MarginalPosterior:
         """The posterior that `MarginalPosterior.save` wrote, of this model.
@@ -484,7 +484,7 @@ class _Derivative(NamedTuple):
 def _fit_time(facts: DatasetInfo, plan: MRFPlan, on_stand_in: Callable[[], FitTime]) -> FitTime:
     """Of a release, `MarginalInference.fit` and a twin as large as the table.
 
-    :param on_stand_in: `_learning_time` on a stand-in of the release, which it makes.
+    :param on_stand_in: `model_time` on a stand-in of the release, which it makes.
     """
     found, trying = timed(on_stand_in)
     tried = {"trying it on stand-ins": trying, "the tables": tables_seconds(facts, plan)}
@@ -493,7 +493,7 @@ def _fit_time(facts: DatasetInfo, plan: MRFPlan, on_stand_in: Callable[[], FitTi
     )
 
 
-def _learning_time(
+def model_time(
     of: TableLikelihood,
     cells: ReleasedCells,
     release: Marginals,
