@@ -1,4 +1,4 @@
-"""What holds of every record's scores: it is found, takes nothing from exact moments, and noise away from noisy ones."""
+"""What holds of every record's scores: it is found, leaves exact moments as they are, and takes noise off others."""
 
 import numpy as np
 import numpyro
@@ -17,7 +17,9 @@ NUM_LEVELS = 5
 SCHEMA = Schema(
     {
         "bank": PartySchema({"late": CategoricalColumn(categories=("no", "yes")), "debt": RealColumn(bounds=(0, 1))}),
-        "telco": PartySchema({"group": CategoricalColumn(categories=tuple("abcde")), "calls": RealColumn(bounds=(0, 1))}),
+        "telco": PartySchema(
+            {"group": CategoricalColumn(categories=tuple("abcde")), "calls": RealColumn(bounds=(0, 1))}
+        ),
     }
 )
 

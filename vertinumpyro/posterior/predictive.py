@@ -24,14 +24,15 @@ from vertinumpyro.data import VerticalDataset
 from vertinumpyro.data.constraints import drawn_within
 from vertinumpyro.data.table import model_units, write_in_blocks
 from vertinumpyro.model import SplitModel
+from vertinumpyro.model.enumeration import trace_at
 from vertinumpyro.model.user_code import public_state
-from vertinumpyro.posterior.arviz_export import NOT_DP, as_arviz
 from vertinumpyro.posterior.synthesis import Records, TwinColumns, encoded_covariates, rehearse_twin, twin_frame
 from vertinumpyro.secure.score_functions import SOFTMAX, ScoreFunction, joint_link, link_of
 
 ROWS_DRAWN = 2**19
 """Records of a synthetic table that are drawn at a time."""
 
+_NOT_DP = "computed from single records of the dataset that was given, which no epsilon covers"
 _RECORDS_AT_A_TIME = 4096
 
 
@@ -179,14 +180,14 @@ class PredictivePosterior(abc.ABC):
         wanted = [group for group, asked in groups.items() if asked]
         draws = self.sample_flat(checked_key(rng_key), num_samples)
         of_records = self._of_records(wanted, draws, rng_key, dataset, allow_not_dp) if wanted else {}
-        return as_arviz(self.split, self._constrained(draws), self.spread_note, of_records)
+        return _as_arviz(self.split, self._constrained(draws), self.spread_note, of_records)
 
     def _of_records(
         self, wanted: list[str], draws: jax.Array, rng_key: jax.Array, dataset: VerticalDataset | None, allowed: bool
     ) -> dict[str, Mapping[str, Any]]:
         """The groups of `to_arviz` that are of records. NOT DP."""
         if not allowed:
-            raise PrivacyError(f"{wanted[0]}: {NOT_DP}; give allow_not_dp=True where whoever sees it may see them")
+            raise PrivacyError(f"{wanted[0]}: {_NOT_DP}; give allow_not_dp=True where whoever sees it may see them")
         if dataset is None:
             raise ArgumentError(f"{wanted[0]} is of records; give their dataset, as in dataset=held_out")
         found: dict[str, Mapping[str, Any]] = {}
@@ -443,3 +444,54 @@ def checked_key(rng_key: Any) -> jax.Array:
         if numbers.dtype == jnp.uint32 and numbers.shape == compat.random_key(0).shape:
             return numbers
     raise ArgumentError(f"rng_key={shown(rng_key)} is no key; give one, jax.random.key(seed)")
+
+
+def _as_arviz(
+    split: SplitModel,
+    draws: Mapping[str, jax.Array],
+    spread_note: str,
+    of_records: Mapping[str, Mapping[str, np.ndarray]],
+) -> Any:
+    """Draws [num_samples, ...] of the global latents as one chain, with the model's plates as dimensions.
+
+    :param spread_note: an attribute of the group `posterior`, unless it is empty.
+    :param of_records: further groups by their names, of arrays [num_samples, record_dim]; marked as not DP.
+    :returns: an `xarray.DataTree`, or `arviz.InferenceData` before ArviZ 1.
+    :raises ArgumentError: arviz is not installed.
+    """
+    try:
+        import arviz
+    except ImportError as error:
+        raise ArgumentError("this needs arviz: install it with `pip install 'vertinumpyro[arviz]'`") from error
+    groups = {
+        group: {name: np.asarray(values)[None] for name, values in arrays.items()}
+        for group, arrays in {"posterior": draws, **of_records}.items()
+    }
+    dims = _dimensions(split) | {name: ["record_dim"] for arrays in of_records.values() for name in arrays}
+    make: Any = arviz.from_dict
+    old = int(arviz.__version__.split(".")[0]) < 1
+    found = make(**groups, dims=dims) if old else make(groups, dims=dims)
+    if spread_note:
+        found["posterior"].attrs["spread_note"] = spread_note
+    for group in of_records:
+        found[group].attrs["not_dp"] = _NOT_DP
+    return found
+
+
+def _dimensions(split: SplitModel) -> dict[str, list[str]]:
+    """Each latent's axes: plates by their names, the others numbered."""
+    dims: dict[str, list[str]] = {}
+
+    def run() -> None:
+        theta = split.unflatten(jnp.zeros(split.num_parameters))
+        trace = trace_at(split.model, theta, split.structure.component_site, split.stand_ins(1), 1)
+        for name in split.structure.latents:
+            site, shape = trace[name], jnp.shape(trace[name]["value"])
+            dims[name] = [f"{name}_dim_{axis}" for axis in range(len(shape))]
+            for plate in site["cond_indep_stack"]:
+                axis = len(shape) - site["fn"].event_dim + plate.dim
+                if axis >= 0 and shape[axis] == plate.size:
+                    dims[name][axis] = plate.name
+
+    jax.eval_shape(run)
+    return dims
