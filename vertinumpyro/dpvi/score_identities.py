@@ -123,7 +123,7 @@ def _kin(scores: np.ndarray, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def _numbered(size: int) -> np.ndarray:
     """A number of its own for each unordered pair."""
-    low, high = np.sort(np.stack(np.indices((size, size))), axis=0)
+    low, high = np.sort(np.indices((size, size)), axis=0)
     return low * size + high
 
 
