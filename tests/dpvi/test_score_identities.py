@@ -75,6 +75,7 @@ def test_what_stand_ins_cannot_tell_is_not_taken_to_hold():
     halves = (rng.random((num_records, 2)) < 0.02).astype(float)  # seldom both, and not because they exclude each other
     halves[:, 1] *= halves[:, 0] == 0
     scores = np.column_stack([np.ones(num_records), seldom, halves, rng.normal(size=num_records)])
+    scores[0, 4] = np.inf  # as where a stand-in is the logarithm of 0
     known = identities_among(scores, np.zeros(5, int))
     assert known.null.shape[1] == 0
     assert not (known.kin == 0).any()

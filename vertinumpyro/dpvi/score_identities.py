@@ -13,7 +13,8 @@ Found are, on stand-ins drawn from the public domains of all columns:
 
 Each is of degree 1 or 2 in x, so it holds as well of a party's scores that are scaled down to their bound; between
 parties only where none is. Where stand-ins cannot tell, nothing is taken to hold: a score that is hardly ever other
-than 0, and pairs that would seldom be so together if they had nothing to do with each other.
+than 0, and pairs that would seldom be so together if they had nothing to do with each other. For more than 400 scores
+nothing is looked for.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from vertinumpyro.dpvi.second_moments import MomentsPlan, scores_of
 from vertinumpyro.model import SplitModel
@@ -30,11 +33,12 @@ from vertinumpyro.model.dummy_data import stand_in_columns
 
 _MOST_TRIED, _MOST_NUMBERS = 16_384, 4_000_000  # stand-ins, and of their scores
 _LEAST_SEEN = 20  # stand-ins that must tell, or would if scores were independent
-_NUM_PROBES, _DIGITS = 4, 4
-_NULL = 1e-9  # of the largest eigenvalue: scores are in single precision
-_ROUNDS, _NUM_NOISES = 100, 16
-_ROUNDING = 1e-4
-_CLOSE = 1e-9  # of the matrix: how far apart both projections end
+_MOST_SCORES = 400  # beyond which nothing is looked for: it takes their square in numbers, a hundred times
+_NUM_PROBES, _STEP = 4, 1e-4  # scores are in single precision
+_NULL = 1e-9  # of the largest eigenvalue
+_ROUNDING = 1e-4  # of a score's length
+_ROUNDS, _CLOSE = 100, 1e-7  # until both projections are so close, of the matrix
+_MOST_NOISES, _NOISE = 16, 10_000  # matrices of noise, or numbers in them, that say what is left of it
 
 
 class Identities(NamedTuple):
@@ -81,6 +85,9 @@ def identities_among(scores: np.ndarray, apart: Sequence[int] | np.ndarray) -> I
     :param apart: a number of each score `[D]`; nothing is found between those of different numbers.
     """
     apart, number = np.asarray(apart), len(scores)
+    if len(apart) > _MOST_SCORES:
+        return Identities(np.zeros((len(apart), 0)), 1 + _numbered(len(apart)), np.ones((len(apart), len(apart))))
+    scores = np.where(np.isfinite(scores), scores, 0.0)  # as a party sends them
     seldom = np.count_nonzero(scores, axis=0) < _LEAST_SEEN  # of which they say too little
     scores = np.where(seldom, np.random.default_rng(14).normal(size=scores.shape), scores)
     null = [np.zeros((len(apart), 0))]
@@ -94,7 +101,7 @@ def identities_among(scores: np.ndarray, apart: Sequence[int] | np.ndarray) -> I
     kin, times = _kin(scores, apart)
     found = Identities(np.concatenate(null, axis=1), kin, times)
     rng, before, after = np.random.default_rng(12), 0.0, 0.0
-    for _ in range(_NUM_NOISES):
+    for _ in range(max(1, min(_MOST_NOISES, _NOISE // kin.size))):
         noise = rng.normal(size=kin.shape)
         noise = noise + noise.T
         before, after = before + np.square(noise).sum(), after + np.square(consistent(noise, found)).sum()
@@ -112,13 +119,26 @@ def _kin(scores: np.ndarray, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         sums = np.where(sizes > 0, sums / sizes, 0.0)
     signs = np.where(sums[0] < 0, -1.0, 1.0)
     between = np.sort(np.stack(np.broadcast_arrays(apart[:, None], apart[None, :])), axis=0)
-    described = np.concatenate([np.round(sums * signs, _DIGITS), between]).reshape(_NUM_PROBES + 2, -1)
-    kin = 1 + np.unique(described, axis=1, return_inverse=True)[1].reshape(sizes.shape)
+    kin = 1 + _alike((sums * signs / _STEP).reshape(_NUM_PROBES, -1), between.reshape(2, -1)).reshape(sizes.shape)
     kin = np.where(together >= _LEAST_SEEN, kin, kin.max() + 1 + _numbered(len(apart)))
     kin = np.where((together == 0) & (np.outer(each, each) >= _LEAST_SEEN * number), 0, kin)
     return np.unique(kin, return_inverse=True)[1].reshape(kin.shape) + (kin.min() > 0), np.where(
         together > 0, sizes * signs, 1.0
     )
+
+
+def _alike(near: np.ndarray, equal: np.ndarray) -> np.ndarray:
+    """One number for columns of which all of `equal` is equal and all of `near` the same but for rounding.
+
+    These are in one cell of one of two grids, each with its lines in the middle of the other's cells.
+    """
+    one, other = (
+        np.unique(np.concatenate([np.floor(near + shift), equal]), axis=1, return_inverse=True)[1].ravel()
+        for shift in (0.0, 0.5)
+    )
+    size = one.max() + 1 + other.max() + 1
+    graph = coo_array((np.ones(len(one)), (one, one.max() + 1 + other)), shape=(size, size))
+    return connected_components(graph, directed=False)[1][one]
 
 
 def _numbered(size: int) -> np.ndarray:
