@@ -13,7 +13,9 @@ p the prior's precisions, s the noise of a step's gradient, κ how far T steps a
 M + 2 ν √d bounds the exact moments, but for a noise matrix's norm beyond 2 ν √d, which is rare. So H is at least the
 negative log posterior's Hessian everywhere (Böhning and Lindsay 1988), and steps H^-1 g cannot overshoot, whatever the
 table. The second term of the maximum matters where the budget is small: noise alone then moves a coefficient by at most
-half its prior's standard deviation, in directions of which the data say too little to hold it.
+half its prior's standard deviation, in directions of which the data say too little to hold it. M is first taken to the
+nearest matrix of which all holds that holds of every record (`dpvi.score_identities`); ν in the bound stays the noise
+of the release, as entries of what is left of it are not independent.
 
 **Longer steps.** Of counts and events c is far above what most records have, and 20 such steps may end far from the
 optimum. With m the last move and y by how much the released descent changed over it, y'm / m'Hm is how steep the
@@ -407,11 +409,10 @@ class MomentsStart(Start):
         """H⁻¹ `[theta, theta]`. Post-processing."""
         split, times = kernel.guide.split, _readers(kernel.guide.split)
         sums = _summed_moments(split, moments_of(plan))[: split.num_parameters]
-        released = _consistent(released, plan, split)
         (summed,) = split.structure.summed
         precision = -np.asarray(_of_prior(kernel, "hessian")(kernel.guide.location(state.params)), np.float64)
         found = steep(
-            sums @ released.matrix @ sums.T,
+            sums @ _consistent(released, plan, split).matrix @ sums.T,
             summed.outcome.curvature(_longest_residual(split, plan.residual_bound)),
             precision,
             noise=released.stddev * times.max(),

@@ -27,10 +27,11 @@ for pooled records and a curvature that is fitted to the trace).
   regressions a learned one holds too little.
 
 In the basis of H's eigenvectors all these covariances are diagonal over coordinates, so there is one T by T matrix a
-coordinate, K_i = J_i 11' + rho^2 H_i (DHD' + diag(DHD') / 100) + kappa^2 DD' + s^2 I, with rows theta_t - beta of D at
-the estimate. With
-them fixed, the log density is a sum of squares in beta, of which F is nearly linear: Gauss-Newton finds the maximum and
-its precision. Both together are the trace's information on beta, whatever its prior.
+coordinate, K_i = J_i 11' + rho^2 H_i (DHD' + diag(DHD') / 100) + kappa^2 (DD' + v 11') + s^2 I, with rows theta_t -
+beta of D at the estimate, and v the trace of beta's covariance: kappa's part is what is expected over where beta may
+be, as at the estimate alone points may lie by chance. With them fixed, the log density is a sum of squares in beta, of
+which F is nearly linear: Gauss-Newton finds the maximum and its precision. Both together are the trace's information on
+beta, whatever its prior.
 
 **Offsets.** What a part adds without a coefficient (`dpvi.second_moments`) are columns more of x, with coefficients
 that are known; F and the curvatures are over all of them, and of what they come to the learned coordinates are taken.
