@@ -54,6 +54,7 @@ class Bins(NamedTuple):
 
     @property
     def num_bins(self) -> int:
+        """K."""
         return len(self.edges) - 1
 
     @property
