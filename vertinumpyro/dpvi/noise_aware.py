@@ -69,9 +69,8 @@ from numpyro.infer import MCMC, NUTS
 from vertinumpyro.core import compat
 from vertinumpyro.dpvi.event_times import Lifetimes
 from vertinumpyro.dpvi.priors import NormalPrior, gaussian_prior, normal_given_rest, usual_prior
-from vertinumpyro.dpvi.second_moments import Offset, may_be_times, public_offsets, scores_of
+from vertinumpyro.dpvi.second_moments import Offset, may_be_times, public_offsets, stand_in_scores
 from vertinumpyro.model import SplitModel
-from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.model.outcomes import Outcome
 
 MOST_PARAMETERS = 300
@@ -235,12 +234,8 @@ def information_of(
 
 def _constant(split: SplitModel) -> np.ndarray:
     """Coefficients that make eta 1 for every record, as an intercept's, found on stand-ins; zeros where none do."""
-    number, zeros = 4 * split.num_parameters + 16, jnp.zeros(split.num_parameters)
-    scores = []
-    for party in split.parties:
-        own = {n: jnp.asarray(c) for n, c in stand_in_columns(split.schema.restrict(party), number, seed=8).items()}
-        scores.append(np.asarray(scores_of(split, party)(zeros, own)))
-    tried = split.gather_matrix @ np.concatenate(scores, axis=1).T
+    number = 4 * split.num_parameters + 16
+    tried = split.gather_matrix @ np.concatenate(stand_in_scores(split, number, seed=8), axis=1).T
     found, *_ = np.linalg.lstsq(tried.T, np.ones(number), rcond=1e-9)
     return found if np.allclose(tried.T @ found, 1.0, atol=1e-4) else np.zeros_like(found)
 

@@ -22,14 +22,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from vertinumpyro.dpvi.second_moments import MomentsPlan, scores_of
+from vertinumpyro.dpvi.second_moments import MomentsPlan, stand_in_scores
 from vertinumpyro.model import SplitModel
-from vertinumpyro.model.dummy_data import stand_in_columns
 
 _MOST_TRIED, _MOST_NUMBERS = 16_384, 4_000_000  # stand-ins, and of their scores
 _LEAST_SEEN = 20  # stand-ins that must tell, or would if scores were independent
@@ -65,17 +63,16 @@ def identities_of(split: SplitModel, plan: MomentsPlan) -> Identities:
 
 
 def _found(split: SplitModel, plan: MomentsPlan) -> Identities:
-    number = min(_MOST_TRIED, _MOST_NUMBERS // max(1, sum(plan.widths)))
-    zeros, rng, blocks = jnp.zeros(split.num_parameters), np.random.default_rng(11), []
-    for place, (party, width) in enumerate(zip(split.parties, plan.widths, strict=True)):
-        own = stand_in_columns(split.schema.restrict(party), number, seed=300 + place)
-        scores = np.asarray(scores_of(split, party)(zeros, {n: jnp.asarray(c) for n, c in own.items()}), np.float64)
+    size = sum(plan.widths)
+    if size > _MOST_SCORES:
+        return Identities(np.zeros((size, 0)), 1 + _pairs(np.arange(size)), np.ones((size, size)))
+    number, rng, blocks = min(_MOST_TRIED, _MOST_NUMBERS // size), np.random.default_rng(11), []
+    for scores, width in zip(stand_in_scores(split, number, seed=300), plan.widths, strict=True):
         offset = plan.radius * 1e-3 * rng.normal(size=(number, width - scores.shape[1]))  # like no other score
-        scores = np.concatenate([scores, offset], axis=1)
-        blocks.append(scores)
+        blocks.append(np.concatenate([scores, offset], axis=1))
     bounds = plan.radius * np.sqrt(np.array(plan.clip_parts) / sum(plan.clip_parts))
     is_cut = any((np.linalg.norm(b, axis=1) > bound + _ROUNDING).any() for b, bound in zip(blocks, bounds, strict=True))
-    party_of = np.repeat(np.arange(len(blocks)), plan.widths) if is_cut else np.zeros(sum(plan.widths), int)
+    party_of = np.repeat(np.arange(len(blocks)), plan.widths) if is_cut else np.zeros(size, int)
     return identities_among(np.concatenate(blocks, axis=1), party_of)
 
 
@@ -85,8 +82,6 @@ def identities_among(scores: np.ndarray, apart: Sequence[int] | np.ndarray) -> I
     :param apart: a number of each score `[D]`; nothing is found between those of different numbers.
     """
     apart, number = np.asarray(apart), len(scores)
-    if len(apart) > _MOST_SCORES:
-        return Identities(np.zeros((len(apart), 0)), 1 + _numbered(len(apart)), np.ones((len(apart), len(apart))))
     scores = np.where(np.isfinite(scores), scores, 0.0)  # as a party sends them
     seldom = np.count_nonzero(scores, axis=0) < _LEAST_SEEN  # of which they say too little
     scores = np.where(seldom, np.random.default_rng(14).normal(size=scores.shape), scores)
@@ -115,16 +110,12 @@ def _kin(scores: np.ndarray, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     sizes = np.sqrt(np.square(scores).T @ np.square(scores))
     probes = np.random.default_rng(13).choice([-1.0, 1.0], size=(_NUM_PROBES, number))
     sums = np.stack([(scores * probe[:, None]).T @ scores for probe in probes])  # [probes, D, D]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        sums = np.where(sizes > 0, sums / sizes, 0.0)
+    sums = sums / np.where(sizes > 0, sizes, 1.0)
     signs = np.where(sums[0] < 0, -1.0, 1.0)
-    between = np.sort(np.stack(np.broadcast_arrays(apart[:, None], apart[None, :])), axis=0)
-    kin = 1 + _alike((sums * signs / _STEP).reshape(_NUM_PROBES, -1), between.reshape(2, -1)).reshape(sizes.shape)
-    kin = np.where(together >= _LEAST_SEEN, kin, kin.max() + 1 + _numbered(len(apart)))
-    kin = np.where((together == 0) & (np.outer(each, each) >= _LEAST_SEEN * number), 0, kin)
-    return np.unique(kin, return_inverse=True)[1].reshape(kin.shape) + (kin.min() > 0), np.where(
-        together > 0, sizes * signs, 1.0
-    )
+    kin = 1 + _alike((sums * signs / _STEP).reshape(_NUM_PROBES, -1), _pairs(apart).reshape(1, -1)).reshape(sizes.shape)
+    kin = np.where(together >= _LEAST_SEEN, kin, kin.max() + 1 + _pairs(np.arange(len(apart))))
+    kin[(together == 0) & (np.outer(each, each) >= _LEAST_SEEN * number)] = 0
+    return kin, np.where(together > 0, sizes * signs, 1.0)
 
 
 def _alike(near: np.ndarray, equal: np.ndarray) -> np.ndarray:
@@ -141,10 +132,9 @@ def _alike(near: np.ndarray, equal: np.ndarray) -> np.ndarray:
     return connected_components(graph, directed=False)[1][one]
 
 
-def _numbered(size: int) -> np.ndarray:
-    """A number of its own for each unordered pair."""
-    low, high = np.sort(np.indices((size, size)), axis=0)
-    return low * size + high
+def _pairs(numbers: np.ndarray) -> np.ndarray:
+    """One number for each unordered pair of some `[D]` that are not below 0 `[D, D]`."""
+    return np.minimum.outer(numbers, numbers) * (numbers.max() + 1) + np.maximum.outer(numbers, numbers)
 
 
 def consistent(matrix: np.ndarray, known: Identities) -> np.ndarray:

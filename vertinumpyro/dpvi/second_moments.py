@@ -355,6 +355,16 @@ def scores_of(split: SplitModel, party: str) -> Callable[[Any, Mapping[str, Any]
     return split.compiled[key]
 
 
+def stand_in_scores(split: SplitModel, num_records: int, seed: int) -> list[np.ndarray]:
+    """Each party's scores of stand-in records, of which no column depends on another `[n, d]`."""
+    zeros, found = jnp.zeros(split.num_parameters), []
+    for place, party in enumerate(split.parties):
+        own = stand_in_columns(split.schema.restrict(party), num_records, seed=seed + place)
+        columns = {name: jnp.asarray(column) for name, column in own.items()}
+        found.append(np.asarray(scores_of(split, party)(zeros, columns), np.float64))
+    return found
+
+
 def on_grid(scores: np.ndarray, radius: float, longest: int) -> np.ndarray:
     """Scores [n, d] as whole numbers of 2^-SCORE_BITS radius, int64, whose squares add up to `longest` at most.
 
