@@ -25,11 +25,12 @@ same table, cells and triples. AIM's is its twin's, or that of n independent rec
 is less: its sampler may lose what the model has. A twin has n records; distances are mean total variation distances
 (TVD) of 3-way tables, all or the same 500, and are not DP.
 
-Keys: ratio        {table: {epsilon: mean TVD of our twins over that of AIM's}}; ratio_swift of SWIFT's
+Keys: ratio        {table: {epsilon: mean TVD of our twins over that of AIM's}}; ratio_aim_twin over that of AIM's own
+                   twin, even where its model has more; ratio_swift over SWIFT's
       geomean      {epsilon: geometric mean of the ratios of the untouched tables}; geomean_all of all of them;
-                   geomean_swift and geomean_all_swift of the ratios to SWIFT
-      tvd          {table: {ours, aim, swift: {epsilon: mean over seeds}; perfect: of n records drawn from the table
-                   itself}}
+                   geomean_aim_twin and the like of the other ratios
+      tvd          {table: {ours, aim, aim_twin, swift: {epsilon: mean over seeds}; perfect: of n records drawn from the
+                   table itself}}
       fits         {table: {ours, aim, swift: {epsilon: how many}}}
       monotone     {table: {largest_rise: of the median from one epsilon to the next up to 100, spread: of the fits
                    there, holds: whether the rise is within it}}
@@ -45,7 +46,7 @@ import statistics
 import subprocess
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,6 +62,7 @@ from peers_parts.figures import (
     distance_of_tables,
     draw_records,
     draw_triples,
+    its_twin,
     nearer,
 )
 from peers_parts.tables import TABLES
@@ -79,6 +81,7 @@ GRID = (0.2, 0.8, 1.6, 10.0, 100.0)
 PARTS = ("ratio", "monotone", "peers")
 # Peers, and the options that say where their code is; ratios to the first have no name beside them.
 PEERS = {"aim": "--private-pgm", "swift": "--swift"}
+TWIN = "aim_twin"  # what AIM's own code releases, where the first counts its model too
 PEER_ARMS = {"aim": ARMS["aim"], "swift": Arm(label="SWIFT, pooled", kind="swift", pooled=True)}
 NUM_MARGINALS = 500
 MARGINALS_SEED = 0
@@ -233,12 +236,19 @@ class Settings(NamedTuple):
             for seed in range(self.repeats)
         ]
 
-    def peer_fits(self, name: str, dataset: VerticalDataset, peer: str, epsilon: float) -> list[Fit]:
+    def peer_fits(
+        self,
+        name: str,
+        dataset: VerticalDataset,
+        peer: str,
+        epsilon: float,
+        counted: Callable[[Mapping[str, Any]], Fit] = nearer,
+    ) -> list[Fit]:
         """All of a peer's of a table at one epsilon: by twins that are kept, and by figures of others."""
-        recorded = self.figures.fits(name, compared_by_us(name, dataset), peer, epsilon)
+        recorded = self.figures.fits(name, compared_by_us(name, dataset), peer, epsilon, counted)
         paths = self.peers.joinpath(name).glob(f"{peer}-{epsilon:g}-*.npz") if self.peers else ()
         twins = {int(path.stem.rsplit("-", 1)[1]): peer_fit(path, dataset) for path in paths}
-        kept_there = {seed: nearer(twin) for seed, twin in twins.items()}
+        kept_there = {seed: counted(twin) for seed, twin in twins.items()}
         return [fit for _, fit in sorted({**recorded, **kept_there}.items())]
 
 
@@ -251,6 +261,7 @@ def run_ratio(tables: Mapping[str, VerticalDataset], settings: Settings) -> dict
         fits_of = {
             "ours": {f"{e:g}": settings.our_fits(name, dataset, e) for e in settings.epsilons},
             **{p: {f"{e:g}": settings.peer_fits(name, dataset, p, e) for e in settings.epsilons} for p in PEERS},
+            TWIN: {f"{e:g}": settings.peer_fits(name, dataset, "aim", e, its_twin) for e in settings.epsilons},
         }
         there = {arm: {e: found for e, found in by.items() if found} for arm, by in fits_of.items()}
         tvd[name] = {arm: {e: float(np.mean([f.tvd for f in of])) for e, of in by.items()} for arm, by in there.items()}
@@ -273,9 +284,12 @@ def compared(tvd: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {e: statistics.geometric_mean(ratio[n][e] for n in names if e in ratio[n]) for e in epsilons}
 
     untouched, found = [name for name in tvd if not TABLES[name].tuned], {}
-    for place, peer in enumerate(PEERS):
+    for place, peer in enumerate([*PEERS, TWIN]):
         to = f"_{peer}" if place else ""
-        ratio = {name: {e: arms["ours"][e] / theirs for e, theirs in arms[peer].items()} for name, arms in tvd.items()}
+        ratio = {
+            name: {e: arms["ours"][e] / theirs for e, theirs in arms.get(peer, {}).items()}
+            for name, arms in tvd.items()
+        }
         found |= {
             f"ratio{to}": ratio,
             f"geomean{to}": means(ratio, untouched),

@@ -230,7 +230,9 @@ def test_pooled_peers_keeps_means_of_untouched_tables_apart():
     peers = load("pooled_peers")
     arms = {"nltcs": (1.0, 4.0), "acs": (2.0, 4.0), "bank": (4.0, 2.0)}
     tvd = {name: {"ours": {"0.8": ours}, "aim": {"0.8": theirs}, "swift": {}} for name, (ours, theirs) in arms.items()}
+    tvd["acs"]["aim_twin"] = {"0.8": 8.0}
     found = peers.compared({**tvd, "german": {"ours": {"0.8": 1.0, "1.6": 0.5}, "aim": {}, "swift": {"1.6": 2.0}}})
+    assert found["ratio_aim_twin"]["acs"] == found["geomean_aim_twin"] == {"0.8": 0.25}
     assert found["ratio"] == {"nltcs": {"0.8": 0.25}, "acs": {"0.8": 0.5}, "bank": {"0.8": 2.0}, "german": {}}
     assert found["geomean"] == {"0.8": pytest.approx(1.0)}
     assert found["geomean_all"] == {"0.8": pytest.approx(0.25 ** (1 / 3))}
