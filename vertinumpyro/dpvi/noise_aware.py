@@ -252,18 +252,20 @@ def _information(
         return gradients - jax.vmap(lambda point: _field(predictors, outcome, cut, point, beta))(points)
 
     def basis(beta: jax.Array, slope: jax.Array, doubt: jax.Array) -> _Basis:
-        steep, spread, _, by_moments = _curvatures(predictors, outcome, cut, beta)
+        steep, spread, whole, by_moments = _curvatures(predictors, outcome, cut, beta)
         ratio = jnp.trace(spread) / jnp.trace(steep)
         values, vectors = jnp.linalg.eigh(steep - slope)
         values = jnp.maximum(values, _LEAST * num_records)
         kappa, apart = by_moments * moments_noise, (points - beta) @ vectors
         known = noise**2 * jnp.eye(len(points)) + kappa**2 * (apart @ apart.T + doubt) + values[:, None, None] * ratio
         far = (apart * values) @ apart.T
-        return _Basis(kappa, vectors, values, known, values[:, None, None] * (far + _BENT**2 * jnp.diag(jnp.diag(far))))
+        far = values[:, None, None] * (far + _BENT**2 * jnp.diag(jnp.diag(far)))
+        return _Basis(kappa, vectors, values, known, far, whole - slope)
 
     def sides(beta: jax.Array, vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The misfit and how it falls with beta, in the basis."""
-        return misfit(beta) @ vectors, jnp.einsum("tib,ij->tjb", jax.jacfwd(misfit)(beta), vectors)
+        by_beta, left = jax.jacfwd(lambda beta: (misfit(beta),) * 2, has_aux=True)(beta)
+        return left @ vectors, jnp.einsum("tib,ij->tjb", by_beta, vectors)
 
     def system(left: jax.Array, by_beta: jax.Array, inverses: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Gradient and Gauss-Newton's precision of the trace's log density."""
@@ -288,40 +290,41 @@ def _information(
         each = jax.lax.map(evidence, jnp.asarray(_TRUSTS))
         return jax.nn.softmax(jnp.where(jnp.isnan(each), -jnp.inf, each)) @ jnp.asarray(_TRUSTS**2)
 
-    def one_round(number: jax.Array, carried: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        beta, slope, trust, doubt = carried
+    def one_round(number: jax.Array, carried: Any) -> Any:
+        """Gauss-Newton's next step, or after some of them what the trace says of the slope; and what is known here."""
+        (beta, slope, trust, doubt), _ = carried
         found = basis(beta, slope, doubt)
+        left, by_beta = sides(beta, found.vectors)
         inverses = found.inverses(trust)
-        gradient, precision = system(*sides(beta, found.vectors), inverses)
-        joint = precision + prior.precision
-        step = jnp.linalg.solve(joint, gradient + prior.linear - prior.precision @ beta)
-        doubt = jnp.trace(jnp.linalg.inv(joint))
+        gradient, precision = system(left, by_beta, inverses)
 
-        def density(size: jax.Array) -> jax.Array:
-            tried = beta + size * step
-            left = misfit(tried) @ found.vectors
-            of_prior = 2 * prior.linear @ tried - tried @ prior.precision @ tried
-            return of_prior - jnp.einsum("ti,its,si->", left, inverses, left)
+        def stepped() -> tuple[jax.Array, ...]:
+            joint = precision + prior.precision
+            step = jnp.linalg.solve(joint, gradient + prior.linear - prior.precision @ beta)
 
-        tried = jax.lax.map(density, jnp.asarray(_SIZES))
-        beta = beta + jnp.asarray(_SIZES)[jnp.argmax(jnp.where(jnp.isnan(tried), -jnp.inf, tried))] * step
+            def density(size: jax.Array) -> jax.Array:
+                tried = beta + size * step
+                left = misfit(tried) @ found.vectors
+                of_prior = 2 * prior.linear @ tried - tried @ prior.precision @ tried
+                return of_prior - jnp.einsum("ti,its,si->", left, inverses, left)
 
-        def learned() -> tuple[jax.Array, jax.Array]:
-            found = basis(beta, slope, doubt)
-            left, by_beta = sides(beta, found.vectors)
+            tried = jax.lax.map(density, jnp.asarray(_SIZES))
+            size = jnp.asarray(_SIZES)[jnp.argmax(jnp.where(jnp.isnan(tried), -jnp.inf, tried))]
+            return beta + size * step, slope, trust, jnp.trace(jnp.linalg.inv(joint))
+
+        def learned() -> tuple[jax.Array, ...]:
             by_trace = trusted(found, left, by_beta) if outcome.is_loose else trust
-            return _slope(left, points - beta, found, by_trace), by_trace
+            return beta, _slope(left, points - beta, found, by_trace), by_trace, doubt
 
-        learn = number % _ROUNDS_A_SLOPE == _ROUNDS_A_SLOPE - 1
-        return beta, *jax.lax.cond(learn, learned, lambda: (slope, trust)), doubt
+        known = Information(precision, gradient + precision @ beta, beta, found.without_noise)
+        return jax.lax.cond(number % (_ROUNDS_A_SLOPE + 1) == _ROUNDS_A_SLOPE, learned, stepped), known
 
-    nothing = jnp.zeros((), points.dtype)
-    start = points[-1], jnp.zeros_like(prior.precision), nothing + usual_trust(outcome) ** 2, nothing
-    beta, slope, trust, doubt = jax.lax.fori_loop(0, _ROUNDS, one_round, start)
-    found = basis(beta, slope, doubt)
-    gradient, precision = system(*sides(beta, found.vectors), found.inverses(trust))
-    without_noise = _curvatures(predictors, outcome, cut, beta)[2] - slope
-    return Information(precision, gradient + precision @ beta, beta, without_noise)
+    # all in one loop, whose last round is for what is known alone: what is traced once is compiled in half the time
+    nothing, square = jnp.zeros((), points.dtype), jnp.zeros_like(prior.precision)
+    start = points[-1], square, nothing + usual_trust(outcome) ** 2, nothing
+    unknown = Information(square, jnp.zeros_like(points[-1]), points[-1], square)
+    rounds = _ROUNDS + _ROUNDS // _ROUNDS_A_SLOPE + 1
+    return jax.lax.fori_loop(0, rounds, one_round, (start, unknown))[1]
 
 
 def usual_trust(outcome: Outcome | Lifetimes) -> float:
@@ -342,6 +345,7 @@ class _Basis(NamedTuple):
     values: of H `[d]`.
     known: K_i without the part of rho `[d, T, T]`.
     far: that part over rho^2 `[d, T, T]`.
+    without_noise: J of residuals that nothing cuts, with the slope's mean `[d, d]`.
     """
 
     kappa: Any
@@ -349,6 +353,7 @@ class _Basis(NamedTuple):
     values: jax.Array
     known: jax.Array
     far: jax.Array
+    without_noise: jax.Array
 
     def inverses(self, trust: Any) -> jax.Array:
         """Of K_i at rho^2 `[d, T, T]`."""
