@@ -178,7 +178,6 @@ _BINS, _FEWEST_CELLS = 32, 4
 _MU_OF_EPSILON = 0.24  # of a Gaussian release; at delta = 1e-5 nearly proportional around epsilon = 1
 _CORRELATION, _CLEARLY = 0.15, 3.0  # is to stand out of the noise, by so many standard deviations
 _MORE_CELLS = 1.5  # times as many where values or dates can be left as they are
-_WHOLE = re.compile(r"[+-]?\d+")
 _DATES = re.compile(
     r"(\d{4}[-/]\d{1,2}[-/]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{1,2}[ -][A-Za-z]{3}[ -]\d{4})([T ].*)?"
     r"|(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])"
