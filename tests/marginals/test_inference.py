@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 import pickle
 import warnings
 from functools import partial
@@ -247,6 +248,18 @@ def test_doses_that_cluster_are_learned():
     made = MarginalInference(law="field", num_components=40, num_steps=600, settings=SETTINGS)
     twin = made.fit(release, KEY, progress_bar=False).sample_synthetic(rng_key=KEY)
     assert k_way_tvd(dataset.to_frame(), twin, schema, 1, rng=0).mean < 0.02  # 0.08 at the paper's prior of shapes
+
+
+@needs_engine
+@pytest.mark.filterwarnings("ignore::vertinumpyro.core.errors.InferenceWarning")
+@pytest.mark.parametrize("misfits", [[1.0], [50.0, 5.0], [math.nan, 20.0, 30.0]], ids=["near", "far once", "far"])
+def test_a_mixture_that_ends_very_far_from_the_tables_begins_again_at_other_records(release, monkeypatch, misfits):
+    """As where components became one, which no further step parts."""
+    asked = iter([*misfits, 7.0])
+    monkeypatch.setattr(TableLikelihood, "misfit", lambda *_, **__: next(asked))
+    made = MarginalInference(law="field", num_components=2, num_steps=100, settings=SETTINGS)
+    assert made.fit(release, KEY, progress_bar=False).misfit == 7.0
+    assert next(asked, None) is None  # of each start, and of what was taken
 
 
 @needs_engine

@@ -223,7 +223,8 @@ class MarginalInference:
         they start about as many of the field's records, unless the guide has an `init_loc_fn` of its own.
     :param model_kwargs: further arguments of the model.
     :param num_steps: of the descent to the first estimate, and on the field's records.
-    :param num_starts: descents to the first estimate of the tables' law; the best is taken.
+    :param num_starts: descents to the first estimate of the tables' law; through the field, fits of the library's
+        mixture from other records where one ended very far from the tables. The best is taken.
     :param settings: cells and limits of the field.
     """
 
@@ -300,7 +301,8 @@ class MarginalInference:
             require_allowed(self._time_of(program.of, cells, release), allow_long=False)
         law, why = self._law(program.of, cells, start_key, law_key)
         if law is None:
-            found = self._from_field(split, release, fit_key, num_samples, progress_bar)
+            misfit = partial(program.of.misfit, cells=cells)
+            found = self._from_field(split, release, misfit, fit_key, num_samples, progress_bar)
         elif self.method == "nuts":
             found = program.nuts(law, fit_key, num_samples)
         elif self.method == "augmentation":
@@ -430,8 +432,9 @@ class MarginalInference:
         return law, "the tables determine every parameter"
 
     def _from_field(
-        self, split: SplitModel, release: Marginals, rng_key: jax.Array, num_samples: int, progress_bar: bool
-    ) -> Draws:
+        self, split: SplitModel, release: Marginals, misfit: Callable[[np.ndarray], float], rng_key: jax.Array,
+        num_samples: int, progress_bar: bool,
+    ) -> Draws:  # fmt: skip
         require_engine()
         fit_key, draw_key = jax.random.split(rng_key)
         found = fit_to_field(
@@ -443,6 +446,8 @@ class MarginalInference:
             start_at=partial(components_at, release.schema) if self.model is None else None,
             num_steps=self.num_steps,
             progress_bar=progress_bar,
+            misfit=misfit,
+            num_starts=self.num_starts,
         )
         if found.trend > _LARGEST_TREND:
             warnings.warn(
