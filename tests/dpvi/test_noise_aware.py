@@ -14,7 +14,15 @@ import pytest
 
 from tests.dpvi.test_regression import UNIT, dataset_of
 from vertinumpyro.core import compat
-from vertinumpyro.data import BinaryColumn, CategoricalColumn, CountColumn, PartySchema, Schema, VerticalDataset
+from vertinumpyro.data import (
+    BinaryColumn,
+    CategoricalColumn,
+    CountColumn,
+    PartySchema,
+    Schema,
+    TableFacts,
+    VerticalDataset,
+)
 from vertinumpyro.dpvi import DPVI, SecondMoments
 from vertinumpyro.dpvi.forecast import usual_values
 from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information
@@ -217,6 +225,38 @@ def test_a_plan_says_before_anything_is_spent_what_its_fit_will_know():
     posterior = dpvi.fit(dataset, plans[1], KEY, insecure_seed=1, progress_bar=False)
     ratio = posterior.summary()["std_error"] / plan.std_error
     assert ratio.between(1 / 3, 3).all()
+
+
+def read_as(scaled):
+    """A regression by numbers and a category, as `scaled` has the numbers."""
+
+    def model(data, num_records):
+        bank: Any = numpyro.sample("bank", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+        plan: Any = numpyro.sample("plan", dist.Normal(0.0, 2.0).expand([3]).to_event(1))
+        usage: Any = numpyro.sample("usage", dist.Normal(0.0, 2.0))
+        parts = {"bank": bank[0] + bank[1] * scaled(data["income"])}
+        parts["telco"] = plan[jnp.asarray(data["tariff"], int)] + usage * scaled(data["calls"])
+        with party_plate("bank", num_records):
+            numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+    return model
+
+
+def test_a_plan_says_which_numbers_a_model_reads_off_centre_and_those_have_twice_the_noise():
+    tariff = CategoricalColumn(categories=("a", "b", "c"))
+    parties = {"bank": {"income": UNIT, "y": BinaryColumn()}, "telco": {"tariff": tariff, "calls": BinaryColumn()}}
+    facts = TableFacts(Schema({name: PartySchema(columns) for name, columns in parties.items()}), 5_000)
+    off, centred = (
+        DPVI(read_as(scaled), warm_start=SecondMoments()).plan(facts, epsilon=1.0).forecast
+        for scaled in (lambda x: jnp.asarray(x, float), lambda x: 2.0 * x - 1)
+    )
+    assert off.off_centre == ("bank[1]", "usage")
+    assert (centred.off_centre, centred.centring) == ((), "")
+    assert "2 * x - 1" in str(off)
+    assert "one side of 0 for: bank[1], usage. " in off.centring
+    assert all(len(line) <= 80 for line in str(off).splitlines() if "the data will say little" not in line)
+    of_a_step = off.table["privacy"] / (2 * centred.table["privacy"])  # from 0 to 1, in either model
+    assert (of_a_step[["bank[1]", "usage"]] > 1.5).all()
 
 
 def test_a_forecast_is_of_records_that_are_no_more_in_the_middle_of_their_domains_than_peoples_are():

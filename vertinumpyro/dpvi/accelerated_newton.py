@@ -66,6 +66,7 @@ from vertinumpyro.dpvi.second_moments import (
     offsets_at,
     public_offsets,
     scores_of,
+    stand_in_scores,
     widths_of,
 )
 from vertinumpyro.dpvi.settings import default_guide, default_init
@@ -199,6 +200,7 @@ def _positive(precision: np.ndarray) -> np.ndarray:
 
 _TRIED, _TOLERANCE = 32, 1e-4
 _NUM_FORECAST, _FORECAST_BLOCKS = 32, 16
+_TRIED_FOR_CENTRES, _OFF_CENTRE = 512, 0.4  # stand-ins, and how far a middle is off, of how far the number reaches
 _COMPILED_S, _WIDTH = 6.0, 25  # of the draws: seconds of compiling, and scores for each of whose cubes they take one
 
 
@@ -403,7 +405,9 @@ class MomentsStart(Start):
             parts = forecast_with_baseline(split, events, given, read, moments_of(plan), (stddev, sampling))
             read = np.union1d(read, held)
             stddev, sampling = (of_all[read] for of_all in parts)
-        return Forecast(tuple(np.array(split.names, object)[read]), stddev, sampling, prior_stddev(split)[read])
+        names = np.array(split.names, object)
+        off_centre = tuple(names[_off_centre(split)])
+        return Forecast(tuple(names[read]), stddev, sampling, prior_stddev(split)[read], off_centre)
 
     def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
@@ -506,6 +510,21 @@ def _stand_in_scores(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
 
     every = np.concatenate([of_block(block) for block in range(_FORECAST_BLOCKS)]).astype(np.float64)
     return every[:, :-1], every[:, -1]
+
+
+def _off_centre(split: SplitModel) -> np.ndarray:
+    """Latents of one number each that lies, by the public domains, about as far from 0 as it reaches, on one side.
+
+    With an intercept the same model can have them centred, at the same bound. Indicators of a category's values are no
+    such numbers: they exclude each other, and centred ones are hardly shorter.
+    """
+    scores = np.concatenate(stand_in_scores(split, _TRIED_FOR_CENTRES, seed=60), axis=1) @ split.gather_matrix.T
+    read = np.flatnonzero(scores.any(axis=0))
+    low, high, other = scores[:, read].min(0), scores[:, read].max(0), (scores[:, read] != 0).astype(float)
+    reach = np.maximum(np.abs(low), np.abs(high))
+    constant, excluded = high - low <= 1e-6 * reach, (other.T @ other == 0).any(axis=1)
+    off = ~constant & ~excluded & (np.abs(low + high) / 2 >= _OFF_CENTRE * reach)
+    return read[off & constant.any()]
 
 
 def _noise_stddev(plan: GradientPlan) -> float:
