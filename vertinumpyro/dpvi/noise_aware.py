@@ -319,7 +319,7 @@ def _information(
         known = Information(precision, gradient + precision @ beta, beta, found.without_noise)
         return jax.lax.cond(number % (_ROUNDS_A_SLOPE + 1) == _ROUNDS_A_SLOPE, learned, stepped), known
 
-    # all in one loop, whose last round is for what is known alone: what is traced once is compiled in half the time
+    # all in one loop, whose last round is for what is known alone: what is traced once takes three quarters to compile
     nothing, square = jnp.zeros((), points.dtype), jnp.zeros_like(prior.precision)
     start = points[-1], square, nothing + usual_trust(outcome) ** 2, nothing
     unknown = Information(square, jnp.zeros_like(points[-1]), points[-1], square)
