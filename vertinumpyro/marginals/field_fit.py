@@ -113,19 +113,17 @@ def fit_to_field(
     if not begins_at_records:
         return fitted(params)
     assert start_at is not None
-    best: tuple[float, FieldFit] | None = None
+    tried: list[tuple[float, FieldFit]] = []
     for number in range(num_starts):
         key = jax.random.fold_in(start_key, number) if number else start_key
         chosen = jax.random.choice(key, len(places), (split.num_components,), replace=False)
         found = fitted(create(start=split.unconstrain(start_at(records, np.asarray(chosen))))[1])
         location = made.location(found.params)
         off = 0.0 if location is None else float(np.nan_to_num(misfit(np.asarray(location)), nan=np.inf))
-        if best is None or off < best[0]:
-            best = off, found
-        if best[0] <= _VERY_FAR:
+        tried.append((off, found))
+        if off <= _VERY_FAR:
             break
-    assert best is not None
-    return best[1]
+    return min(tried, key=lambda one: one[0])[1]
 
 
 @final

@@ -315,8 +315,9 @@ def _stratified(
 
     :param factors: what a record's weights are multiplied by: tables, and every record's row of each.
     """
+    narrow = np.uint16 if len(weights) <= 2**16 else np.int64  # of 16 bits the sort is by radix
     shuffled = rng.permutation(len(given))
-    order = shuffled[np.argsort(_narrow(given, len(weights))[shuffled], kind="stable")]  # of 16 bits a radix sort
+    order = shuffled[np.argsort(given.astype(narrow)[shuffled], kind="stable")]
     counts = np.bincount(given, minlength=len(weights))
     rows = np.flatnonzero(counts)
     counts = counts[rows]
@@ -333,10 +334,6 @@ def _stratified(
     below = np.searchsorted(edges, index + unit, side="right") - index * (weights.shape[1] - 1)
     cells[order] = np.clip(below, 0, weights.shape[1] - 1)
     return cells
-
-
-def _narrow(rows: np.ndarray, most: int) -> np.ndarray:
-    return rows.astype(np.uint16 if most <= 2**16 else np.int64)
 
 
 def _tilted(
