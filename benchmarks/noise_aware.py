@@ -60,11 +60,11 @@ import numpy as np
 import pandas as pd
 from common import environment, finish, parser
 from noise_aware_parts import pooled, public_survival
-from noise_aware_parts.models import FAMILIES, NAMES, Family, Table, flat
+from noise_aware_parts.models import FAMILIES, NAMES, Table, flat
 from tqdm.auto import tqdm
 
 from vertinumpyro.core.errors import DataError
-from vertinumpyro.data import BinaryColumn, PartySchema, Schema, VerticalDataset
+from vertinumpyro.data import Schema
 from vertinumpyro.dpvi import DPVI, Posterior
 from vertinumpyro.dpvi.clipping import planned_shape
 from vertinumpyro.dpvi.second_moments import MomentsPlan
@@ -196,29 +196,21 @@ def summed_up(family: str, num_records: int, found: list[Tried]) -> dict[str, An
 
 
 def beside_tables(job: Job) -> dict[str, Any]:
-    """The median length over that of `MarginalGLM`, both on columns of two values."""
-    family, ratios = FAMILIES[job.family], []
-    peer = MarginalGLM(schema=of_two_values(family), family=PEERS[job.family], label="y", prior_scale=family.spread)
+    """The median length over that of `MarginalGLM`, both of the same columns of two values."""
+    family, ratios = dataclasses.replace(FAMILIES[job.family], two_values=True), []
+    method = DPVI(family.model, warm_start=family.moments)
+    peer = MarginalGLM(schema=family.schema, family=PEERS[job.family], label="y", prior_scale=family.spread)
     for seed in job.seeds:
-        table = Table.simulated(family, job.num_records, seed, two_values=True)
+        table = Table.simulated(family, job.num_records, seed)
         other = by_tables(peer, table, seed)
-        own = lengths(fit(method_of(job.family), table, seed, EPSILON).rows)
+        own = lengths(fit(method, table, seed, EPSILON).rows)
         ratios += [own[f"slopes[{i}]"] / other[name] for i, name in enumerate(NAMES)]
     return {"length": {job.family: {str(job.num_records): float(np.median(ratios))}}}
 
 
-def of_two_values(family: Family) -> Schema:
-    """The table's schema."""
-    columns: dict[str, Any] = {"y": family.column, **{name: BinaryColumn() for name in NAMES}}
-    return Schema(
-        {p: PartySchema({n: columns[n] for n in family.schema.column_names(p)}) for p in family.schema.parties}
-    )
-
-
 def by_tables(peer: MarginalGLM, table: Table, seed: int) -> dict[str, float]:
     """Lengths by the column's name."""
-    frame = pd.DataFrame(table.x.astype(int), columns=NAMES).assign(y=table.y.astype(int))
-    dataset = VerticalDataset.from_pooled(peer.schema, frame)
+    dataset = table.dataset()
     release = peer.release(dataset, peer.plan(dataset, epsilon=EPSILON, delta=DELTA), insecure_seed=seed)
     rows = peer.fit(release, jax.random.key(seed)).summary()
     found = rows["high"].to_numpy() - rows["low"].to_numpy()

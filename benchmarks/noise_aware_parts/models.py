@@ -46,12 +46,14 @@ class Family:
     spread: the prior's standard deviation of the intercept and of slopes.
     grouped: whether records have a group, whose effects' spread is learned.
     exposed: whether counts are of a part of a year, which the bank knows, and whose logarithm is an offset.
+    two_values: whether all columns are 0 or 1, and public types say so, as tables of all combinations need.
     """
 
     name: str
     spread: float
     grouped: bool = False
     exposed: bool = False
+    two_values: bool = False
 
     @cached_property
     def column(self) -> Any:
@@ -67,7 +69,8 @@ class Family:
     @cached_property
     def schema(self) -> Schema:
         """Of the table."""
-        x: dict[str, Any] = {name: RealColumn(bounds=(-1, 1)) for name in NAMES}
+        of_x = BinaryColumn() if self.two_values else RealColumn(bounds=(-1, 1))
+        x: dict[str, Any] = dict.fromkeys(NAMES, of_x)
         groups = {"group": CategoricalColumn(categories=tuple("abcdefgh"))} if self.grouped else {}
         times = {"time": RealColumn(bounds=(0, LATEST))} if self.law == "survival" else {}
         bank, telco = ({name: x[name] for name in part} for part in (NAMES[:NUM_AT_BANK], NAMES[NUM_AT_BANK:]))
@@ -95,7 +98,7 @@ class Family:
         """As a user writes it."""
         intercept: Any = numpyro.sample("intercept", dist.Normal(0.0, self.spread))
         slopes: Any = numpyro.sample("slopes", dist.Normal(0.0, self.spread).expand([NUM_SLOPES]).to_event(1))
-        x = [2 * data[name] - 1 for name in NAMES]
+        x = [data[name] if self.two_values else 2 * data[name] - 1 for name in NAMES]
         bank = intercept + sum(slopes[i] * x[i] for i in range(NUM_AT_BANK))
         telco = sum(slopes[i] * x[i] for i in range(NUM_AT_BANK, NUM_SLOPES))
         if self.grouped:
@@ -145,16 +148,13 @@ class Table:
     exposed: np.ndarray | float = 1.0
 
     @classmethod
-    def simulated(cls, family: Family, num_records: int, seed: int, *, two_values: bool = False) -> Table:
-        """Coefficients from the prior, columns from two factors that both parties' have.
-
-        :param two_values: all columns 0 or 1, which tables of all combinations need.
-        """
+    def simulated(cls, family: Family, num_records: int, seed: int) -> Table:
+        """Coefficients from the prior, columns from two factors that both parties' have."""
         rng = np.random.default_rng(seed)
         factors = rng.normal(size=(num_records, 2))
         raw = factors @ _LOADINGS + rng.normal(size=(num_records, NUM_SLOPES))
         x = np.tanh(raw / 1.5)
-        binary = slice(None) if two_values else list(BINARY)
+        binary = slice(None) if family.two_values else list(BINARY)
         x[:, binary] = raw[:, binary] > 0.5
         groups = np.clip(np.floor(4 + 1.5 * factors[:, 0] + rng.normal(size=num_records)), 0, 7).astype(int)
         scale = abs(0.5 * rng.normal())
@@ -199,7 +199,8 @@ class Table:
         """At its parties."""
         y = self.y.astype(np.float32 if self.family.law == "linear" else np.int32)
         schema = self.family.schema
-        x = {name: ((self.x[:, i] + 1) / 2).astype(np.float32) for i, name in enumerate(NAMES)}  # as a model gets reals
+        codes = self.x.astype(np.int32) if self.family.two_values else ((self.x + 1) / 2).astype(np.float32)
+        x = {name: codes[:, i] for i, name in enumerate(NAMES)}  # as a model gets them
         time = {} if self.time is None else {"time": (self.time / LATEST).astype(np.float32)}
         exposed = {"exposed": np.broadcast_to(self.exposed, len(y)).astype(np.float32)}
         columns = {"y": y, **time, **exposed, **x, "group": self.groups.astype(np.int32)}

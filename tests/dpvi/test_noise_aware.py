@@ -20,7 +20,6 @@ from vertinumpyro.data import (
     CountColumn,
     PartySchema,
     Schema,
-    TableFacts,
     VerticalDataset,
 )
 from vertinumpyro.dpvi import DPVI, SecondMoments
@@ -227,36 +226,41 @@ def test_a_plan_says_before_anything_is_spent_what_its_fit_will_know():
     assert ratio.between(1 / 3, 3).all()
 
 
-def read_as(scaled):
-    """A regression by numbers and a category, as `scaled` has the numbers."""
-
-    def model(data, num_records):
-        bank: Any = numpyro.sample("bank", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
-        plan: Any = numpyro.sample("plan", dist.Normal(0.0, 2.0).expand([3]).to_event(1))
-        usage: Any = numpyro.sample("usage", dist.Normal(0.0, 2.0))
-        parts = {"bank": bank[0] + bank[1] * scaled(data["income"])}
-        parts["telco"] = plan[jnp.asarray(data["tariff"], int)] + usage * scaled(data["calls"])
-        with party_plate("bank", num_records):
-            numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
-
-    return model
+READINGS = {"from 0 to 1": (1.0, 0.0), "in years": (120.0, -20.0), "downwards": (-3.0, 0.0)}
 
 
-def test_a_plan_says_which_numbers_a_model_reads_off_centre_and_those_have_twice_the_noise():
-    tariff = CategoricalColumn(categories=("a", "b", "c"))
-    parties = {"bank": {"income": UNIT, "y": BinaryColumn()}, "telco": {"tariff": tariff, "calls": BinaryColumn()}}
-    facts = TableFacts(Schema({name: PartySchema(columns) for name, columns in parties.items()}), 5_000)
-    off, centred = (
-        DPVI(read_as(scaled), warm_start=SecondMoments()).plan(facts, epsilon=1.0).forecast
-        for scaled in (lambda x: jnp.asarray(x, float), lambda x: 2.0 * x - 1)
-    )
-    assert off.off_centre == ("bank[1]", "usage")
-    assert (centred.off_centre, centred.centring) == ((), "")
-    assert "2 * x - 1" in str(off)
-    assert "one side of 0 for: bank[1], usage. " in off.centring
-    assert all(len(line) <= 80 for line in str(off).splitlines() if "the data will say little" not in line)
-    of_a_step = off.table["privacy"] / (2 * centred.table["privacy"])  # from 0 to 1, in either model
-    assert (of_a_step[["bank[1]", "usage"]] > 1.5).all()
+@pytest.mark.promise
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_record_says_as_much_however_a_model_reads_its_numbers(reading):
+    """The same posterior as of numbers from -1 to 1, where the priors are the same but for the intercept's."""
+    factor, added = READINGS[reading]
+
+    def reads(factor, added):
+        def model(data, num_records):
+            names = {"bank": ("income",), "telco": ("usage", "calls")}
+            spread = 4.0 / abs(factor)
+            slopes = {n: numpyro.sample(n, dist.Normal(0.0, spread)) for own in names.values() for n in own}
+            parts = {
+                party: sum(slopes[n] * (factor * jnp.asarray(data[n], float) + added) for n in own)
+                for party, own in names.items()
+            }
+            parts["bank"] = parts["bank"] + numpyro.sample("intercept", dist.Normal(0.0, 10.0))
+            with party_plate("bank", num_records):
+                numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+        return model
+
+    dataset, rows = dataset_of("logit"), ["income", "usage", "calls"]
+    (one, posterior), (other, centred) = (fitted(reads(*by), dataset) for by in ((factor, added), (2.0, -1.0)))
+    found, wanted = (of.summary().loc[rows] for of in (posterior, centred))
+    assert np.allclose(factor * found["estimate"], 2 * wanted["estimate"], atol=0.15)
+    assert np.allclose(abs(factor) * found["std_error"], 2 * wanted["std_error"], rtol=0.15)
+    plan, as_centred = posterior.plan, centred.plan
+    assert as_centred.standardisation is None
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert (plan.clip_norm, plan.clip_parts) == (as_centred.clip_norm, as_centred.clip_parts)
+    forecasts = [of.plan(dataset, epsilon=2.0).forecast.table["privacy"][rows] for of in (one, other)]
+    assert np.allclose(abs(factor) * forecasts[0], 2 * forecasts[1], rtol=0.25)
 
 
 def test_a_forecast_is_of_records_that_are_no_more_in_the_middle_of_their_domains_than_peoples_are():

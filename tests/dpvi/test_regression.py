@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -182,6 +183,110 @@ def test_a_clip_on_shares_is_still_to_be_had():
         posterior = dpvi.fit(dataset, plan, KEY, insecure_seed=1, progress_bar=False)
     for site, found in posterior.sample(KEY, 500).items():
         np.testing.assert_allclose(found.mean(0), TRUTH[site], rtol=0, atol=0.4)
+
+
+# -- scores before they are clipped ------------------------------------------------------------------
+
+
+LEVELS = CategoricalColumn(categories=("a", "b", "c", "d"))
+
+
+def reads(intercept=True):
+    """Numbers as they are, a polynomial, a product, an answer, and two categories, one of two values."""
+
+    def model(data, num_records):
+        bank, telco = numpyro.sample("bank", weights_of(4)), numpyro.sample("telco", weights_of(8))
+        x, calls = jnp.asarray(data["x"], float), jnp.asarray(data["calls"], float)
+        income = jnp.asarray(data["income"], float)
+        parts = {"bank": bank[0] * x + bank[1] * x**2 + bank[2] * 50 * income + bank[3] * income * data["answer"]}
+        parts["telco"] = telco[0] * calls + telco[1:5][data["level"]] + telco[5:7][data["yes"]] + telco[7] * data["yes"]
+        parts["bank"] = parts["bank"] + (numpyro.sample("intercept", dist.Normal(0.0, 2.0)) if intercept else 0.0)
+        with party_plate("bank", num_records):
+            numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+    return model
+
+
+def weights_of(number):
+    return dist.Normal(0.0, 1.0).expand([number]).to_event(1)
+
+
+READ = Schema(
+    {
+        "bank": PartySchema({"x": UNIT, "income": UNIT, "answer": BinaryColumn(), "y": BinaryColumn()}),
+        "telco": PartySchema({"calls": CountColumn(upper=400), "level": LEVELS, "yes": BinaryColumn()}),
+    }
+)
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+def test_scores_are_standardised_by_the_public_domains_and_nothing_is_lost(intercept):
+    """Of any residuals the gradient is that of the scores as they are; no column adds more than 1 to their length."""
+    dpvi, facts = DPVI(reads(intercept)), TableFacts(READ, 5_000)
+    plan = dpvi.plan(facts, epsilon=1.0)
+    raw, split = dpvi.split(READ), dpvi.split(READ, plan)
+    rng, flat = np.random.default_rng(0), jnp.asarray(np.random.default_rng(1).normal(size=split.num_parameters))
+    columns = VerticalDataset.example(READ, 3_000, rng).pooled()
+    residuals = rng.uniform(-1, 1, 3_000)
+
+    def of(model):
+        own = {p: {n: jnp.asarray(columns[n]) for n in READ.column_names(p)} for p in model.parties}
+        scores = [np.asarray(model.contribution(p, flat, own[p]).shared_scores[:, 0]) for p in model.parties]
+        return scores, model.gather(jnp.asarray(np.concatenate([residuals @ one for one in scores])))
+
+    (before, gradient), (scores, standardised) = of(raw), of(split)
+    assert np.allclose(standardised, gradient, rtol=2e-4, atol=2e-3 * float(np.abs(gradient).max()) / 400)
+    bank, telco = scores
+    own, of_two, alone = telco[:, 0], telco[:, 5:7], telco[:, 7]
+    assert np.square(bank[:, :2]).sum(1).max() <= 1 + 1e-3  # x and its square are of one column
+    assert np.abs(bank[:, 2:]).max() <= 1 + 1e-3
+    assert np.abs(own).max() == pytest.approx(1.0, rel=1e-2)
+    assert np.allclose(telco[:, 1:5], before[1][:, 1:5])  # values that exclude each other
+    assert np.square(np.column_stack([of_two, alone])).sum(1).max() == pytest.approx(1.0, rel=1e-2)
+    assert (own.min() < -0.95) == intercept
+    assert any(plan.standardisation[0]) == intercept
+
+
+def seldom(data, num_records):
+    """Scores that are 1 for all but a few records, before the intercept."""
+    few: Any = numpyro.sample("a_few", weights_of(2))
+    intercept: Any = numpyro.sample("intercept", dist.Normal(0.0, 2.0))
+    calls: Any = numpyro.sample("calls_coef", dist.Normal(0.0, 1.0))
+    parts = {"bank": few[0] * data["x_observed"] + few[1] * (data["code"] != 2999) + intercept}
+    parts["telco"] = calls * jnp.asarray(data["calls"], float)
+    with party_plate("bank", num_records):
+        numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+def test_what_is_nearly_always_1_is_no_intercept():
+    code = CategoricalColumn(categories=tuple(map(str, range(3000))))
+    bank = {"x": RealColumn(bounds=(0, 1), missing="mask"), "code": code, "y": BinaryColumn()}
+    schema = Schema({"bank": PartySchema(bank), "telco": PartySchema({"calls": CountColumn(upper=9)})})
+    centres, _, intercept = DPVI(seldom).plan(TableFacts(schema, 5_000), epsilon=1.0).standardisation
+    split = DPVI(seldom).split(schema)
+    assert split.names[split.gather_index[intercept]] == "intercept"
+    assert centres[list(split.gather_index).index(split.names.index("calls_coef"))] == 4.5
+
+
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+def test_a_plan_with_another_standardisation_is_refused_or_spent_as_it_says():
+    dpvi, facts = DPVI(reads()), TableFacts(READ, 5_000)
+    plan = dpvi.plan(facts, epsilon=1.0)
+    centres, scales, intercept = plan.standardisation
+    with pytest.raises(ArgumentError, match="standardises the scores of another model"):
+        dpvi.check(facts, dataclasses.replace(plan, standardisation=((0.0,), (1.0,), -1)))
+    for wrong in ((centres, scales, -1), (centres, (0.0, *scales[1:]), intercept), (centres, scales[1:], intercept)):
+        with pytest.raises(ArgumentError, match="standardis"):
+            dataclasses.replace(plan, standardisation=wrong)
+    with pytest.raises(ArgumentError, match="standardis"):
+        dataclasses.replace(plan, standardisation=((math.nan, *centres[1:]), scales, intercept))
+    without = dataclasses.replace(plan, standardisation=None)
+    assert "standardisation" not in without.to_dict()  # as plans of earlier versions are
+    dpvi.check(facts, without)
+    assert dpvi.split(READ, without).standardisation is None
 
 
 # -- several outcomes ---------------------------------------------------------------------------------

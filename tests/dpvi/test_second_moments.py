@@ -217,7 +217,8 @@ def test_a_release_is_the_moments_of_the_scores_and_noise_as_large_as_the_plan_s
         with session.open(dpvi, fresh, run_dir=None, results="x.npz", insecure_seed=seed) as run:
             found.append(start.release(session, run))
     data = dataset.pooled()
-    x = np.column_stack([np.ones(N), data["income"], data["usage"], data["calls"]])
+    centres, scales, _ = plan.standardisation
+    x = (np.column_stack([np.ones(N), data["income"], data["usage"], data["calls"]]) - centres) / scales
     errors = np.concatenate([(one.matrix - x.T @ x)[np.triu_indices(4, 1)] for one in found])
     assert 0.5 < np.sqrt(np.mean(errors**2)) / found[0].stddev < 1.6
     assert all(np.array_equal(one.matrix, one.matrix.T) for one in found)

@@ -15,7 +15,8 @@ negative log posterior's Hessian everywhere (Böhning and Lindsay 1988), and ste
 table. The second term of the maximum matters where the budget is small: noise alone then moves a coefficient by at most
 half its prior's standard deviation, in directions of which the data say too little to hold it. M is first taken to the
 nearest matrix of which all holds that holds of every record (`dpvi.score_identities`); ν in the bound stays the noise
-of the release, as entries of what is left of it are not independent.
+of the release, as entries of what is left of it are not independent. All of this is of the coefficients of standardised
+scores (`dpvi.clipping`), φ = Wθ, of which noise is alike; steps are by θ, so H⁻¹ is taken there as W⁻¹ H⁻¹ W⁻ᵀ.
 
 **Longer steps.** Of counts and events c is far above what most records have, and 20 such steps may end far from the
 optimum. With m the last move and y by how much the released descent changed over it, y'm / m'Hm is how steep the
@@ -42,7 +43,7 @@ from numpyro.infer.autoguide import AutoDelta
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import DatasetInfo
-from vertinumpyro.dpvi.clipping import Clip
+from vertinumpyro.dpvi.clipping import Clip, bent_latents
 from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
 from vertinumpyro.dpvi.forecast import StandIns, forecast_stddevs, usual_values
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
@@ -66,7 +67,6 @@ from vertinumpyro.dpvi.second_moments import (
     offsets_at,
     public_offsets,
     scores_of,
-    stand_in_scores,
     widths_of,
 )
 from vertinumpyro.dpvi.settings import default_guide, default_init
@@ -94,7 +94,9 @@ class NewtonState(NamedTuple):
     inverse: N H⁻¹ [d, d].
     points: where each was taken [T, d].
     descents: what each was given, the gradient of the negative log posterior over N, with noise [T, d].
-    noise: standard deviation of that noise [d].
+    noise: standard deviation of that noise, by standardised scores and over their scales [d].
+    centre: what standardised scores were moved by, over the intercept's [d].
+    intercept: 1 at its place, where they were, and 0 at all others [d].
     loose: c where steps may be longer than H has it; 0 where not.
     """
 
@@ -105,6 +107,8 @@ class NewtonState(NamedTuple):
     descents: jax.Array
     noise: jax.Array
     loose: jax.Array
+    centre: jax.Array
+    intercept: jax.Array
 
 
 def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
@@ -122,7 +126,8 @@ def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
         flat, _ = ravel_pytree(params)
         inverse, nothing = jnp.eye(flat.size, dtype=flat.dtype), jnp.zeros((num_steps, flat.size), flat.dtype)
         off = jnp.zeros((), flat.dtype)
-        return NewtonState(jnp.zeros((), jnp.int32), flat, inverse, nothing, nothing, jnp.zeros_like(flat), off)
+        zeros = jnp.zeros_like(flat)
+        return NewtonState(jnp.zeros((), jnp.int32), flat, inverse, nothing, nothing, zeros, off, zeros, zeros)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, NewtonState]:
         (descent, unravel), (here, _) = ravel_pytree(updates), ravel_pytree(params)
@@ -142,7 +147,8 @@ def _longer(state: NewtonState, here: jax.Array, descent: jax.Array, step: jax.A
     last = jnp.maximum(state.count - 1, 0)
     moved, risen = here - state.points[last], descent - state.descents[last]
     supposed = moved @ jnp.linalg.solve(state.inverse, moved)
-    doubt = _SURE * math.sqrt(2) * jnp.linalg.norm(state.noise * moved)
+    standardised = moved + state.intercept * jnp.sum(state.centre * moved)  # over the scales, as the noise is
+    doubt = _SURE * math.sqrt(2) * jnp.linalg.norm(state.noise * standardised)
     by_trace = 1 / jnp.clip((moved @ risen + doubt) / supposed, 1 / _MOST_LONGER, 1.0)
     # the step's move of the predictor, squared, is at most step'H step / c over N
     by_move = _FURTHEST * jnp.sqrt(state.loose / jnp.maximum(step @ descent, jnp.finfo(here.dtype).tiny))
@@ -198,9 +204,8 @@ def _positive(precision: np.ndarray) -> np.ndarray:
     return (vectors * np.maximum(values, 0.0)) @ vectors.T
 
 
-_TRIED, _TOLERANCE = 32, 1e-4
+_TRIED = 32
 _NUM_FORECAST, _FORECAST_BLOCKS = 32, 16
-_TRIED_FOR_CENTRES, _OFF_CENTRE = 512, 0.4  # stand-ins, and how far a middle is off, of how far the number reaches
 _COMPILED_S, _WIDTH = 6.0, 25  # of the draws: seconds of compiling, and scores for each of whose cubes they take one
 
 
@@ -326,9 +331,13 @@ class MomentsStart(Start):
         inverse, times = self._inverse(released, plan, kernel, cold), _readers(kernel.guide.split)
         (summed,), steps = kernel.guide.split.structure.summed, cold.optimizer_state
         cut = _longest_residual(kernel.guide.split, plan.residual_bound)
+        split = kernel.guide.split
+        scales = np.abs(np.diag(split.to_standardised))
         known = {
             "inverse": kernel.num_records * inverse,
-            "noise": kernel.shape.noise_stddev * np.sqrt(times) / kernel.num_records,
+            "noise": kernel.shape.noise_stddev * np.sqrt(times) * scales / kernel.num_records,
+            "centre": split.centre / split.to_standardised[split.intercept, split.intercept],
+            "intercept": np.eye(split.num_parameters)[split.intercept] * split.centre.any(),
             "loose": summed.outcome.curvature(cut) if summed.outcome.is_loose else 0.0,
         }
         known = {name: jnp.asarray(value, steps.inverse.dtype) for name, value in known.items()}
@@ -358,9 +367,10 @@ class MomentsStart(Start):
             return "a version that did not keep where steps were taken stored some of them"
         prior = np.asarray(_of_prior(kernel, "gradients")(jnp.asarray(points, steps.points.dtype)))
         descents = np.asarray(steps.descents, np.float64)[: len(points)]
+        to, back = split.to_standardised, np.linalg.inv(split.to_standardised)
         trace = Trace(
-            points=points,
-            gradients=-kernel.num_records * descents - prior,
+            points=points @ to.T,
+            gradients=(-kernel.num_records * descents - prior) @ back,
             stddev=kernel.shape.noise_stddev * np.sqrt(times),
             moments=sums @ released.matrix @ sums.T,
             moments_stddev=released.stddev * times.max(),
@@ -389,11 +399,14 @@ class MomentsStart(Start):
         read, gather, times = np.setdiff1d(split.read, held), split.gather_matrix, _readers(split)
         draws = drawn_prior(split)[0][:_NUM_FORECAST]
         scores, offsets = _stand_in_scores(split)
+        to = split.to_standardised[np.ix_(read, read)]
+        back = np.linalg.inv(to)
         given = StandIns(
             scores=scores @ gather.T[:, read],
             offsets=offsets if events is None else np.zeros_like(offsets),  # a time at risk is in the law
-            coefficients=draws[:, read],
-            precisions=drawn_precisions(split, draws)[:, read[:, None], read],
+            coefficients=draws[:, read] @ to.T,
+            precisions=back.T @ drawn_precisions(split, draws)[:, read[:, None], read] @ back,
+            back=back,
             num_records=plan.num_records,
             noise=_noise_stddev(plan) * np.sqrt(times[read]),
             num_steps=plan.num_gradients,
@@ -405,9 +418,8 @@ class MomentsStart(Start):
             parts = forecast_with_baseline(split, events, given, read, moments_of(plan), (stddev, sampling))
             read = np.union1d(read, held)
             stddev, sampling = (of_all[read] for of_all in parts)
-        names = np.array(split.names, object)
-        off_centre = tuple(names[_off_centre(split)])
-        return Forecast(tuple(names[read]), stddev, sampling, prior_stddev(split)[read], off_centre)
+        names = np.array(split.names, object)[read]
+        return Forecast(tuple(names), stddev, sampling, prior_stddev(split)[read])
 
     def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
@@ -415,10 +427,11 @@ class MomentsStart(Start):
         sums = _summed_moments(split, moments_of(plan))[: split.num_parameters]
         (summed,) = split.structure.summed
         precision = -np.asarray(_of_prior(kernel, "hessian")(kernel.guide.location(state.params)), np.float64)
+        back = np.linalg.inv(split.to_standardised)
         found = steep(
             sums @ _consistent(released, plan, split).matrix @ sums.T,
             summed.outcome.curvature(_longest_residual(split, plan.residual_bound)),
-            precision,
+            back.T @ precision @ back,
             noise=released.stddev * times.max(),
             gradient_noise=kernel.shape.noise_stddev * np.sqrt(times),
             num_steps=plan.num_gradients,
@@ -429,7 +442,7 @@ class MomentsStart(Start):
         if (events := self._baseline) is not None:  # stays where the table has it
             held = baseline_places(split, events)
             inverse[held], inverse[:, held] = 0.0, 0.0
-        return inverse
+        return back @ inverse @ back.T
 
     @property
     def _baseline(self) -> EventTimes | None:
@@ -512,21 +525,6 @@ def _stand_in_scores(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
     return every[:, :-1], every[:, -1]
 
 
-def _off_centre(split: SplitModel) -> np.ndarray:
-    """Latents of one number each that lies, by the public domains, about as far from 0 as it reaches, on one side.
-
-    With an intercept the same model can have them centred, at the same bound. Indicators of a category's values are no
-    such numbers: they exclude each other, and centred ones are hardly shorter.
-    """
-    scores = np.concatenate(stand_in_scores(split, _TRIED_FOR_CENTRES, seed=60), axis=1) @ split.gather_matrix.T
-    read = np.flatnonzero(scores.any(axis=0))
-    low, high, other = scores[:, read].min(0), scores[:, read].max(0), (scores[:, read] != 0).astype(float)
-    reach = np.maximum(np.abs(low), np.abs(high))
-    constant, excluded = high - low <= 1e-6 * reach, (other.T @ other == 0).any(axis=1)
-    off = ~constant & ~excluded & (np.abs(low + high) / 2 >= _OFF_CENTRE * reach)
-    return read[off & constant.any()]
-
-
 def _noise_stddev(plan: GradientPlan) -> float:
     """Of all noise of a step's sum."""
     return plan.noise_multiplier * plan.clip_norm * math.sqrt(plan.noise.num_shares / plan.noise.num_covering)
@@ -550,23 +548,12 @@ def check_linear(split: SplitModel) -> None:
     """
     (summed,) = split.structure.summed
     for party in split.parties:
-        if bent := _bent(split, party):
+        if bent := bent_latents(split, party):
             raise ModelContractError(
                 f"warm_start=SecondMoments(): party_sum '{summed.sum_name}': the part of party '{party}' is not linear "
                 f"in latents {bent}, as where they are multiplied by each other or have a positive support; write it "
                 "linear in them, with the scale in the prior, or leave warm_start out"
             )
-
-
-def _bent(split: SplitModel, party: str) -> list[str]:
-    """The party's latents by which the derivative of its part depends on latents."""
-    own = {n: jnp.asarray(c) for n, c in stand_in_columns(split.schema.restrict(party), _TRIED, seed=5).items()}
-    drawn = np.random.default_rng(6).normal(size=(2, split.num_parameters))
-    one, other = (np.asarray(scores_of(split, party)(jnp.asarray(flat, float), own)) for flat in drawn)
-    moved = (np.abs(one - other) > _TOLERANCE * (1 + np.abs(one))).any(axis=0)
-    sizes = [math.prod(split.structure.latents[name]) for name in split.shared[party]]
-    pieces = np.split(moved, np.cumsum(sizes)[:-1]) if sizes else []
-    return [name for name, piece in zip(split.shared[party], pieces, strict=True) if piece.any()]
 
 
 def _longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> float:

@@ -10,6 +10,14 @@ number in [-1, 1] or indicators of its values, however many coefficients it has:
 of 50 values would get 50 times the room of one that adds as much. So with C = b unit sqrt(columns) no such record's
 scores are scaled at all, and what is cut is the residual: as much as a clip of the whole record cuts there.
 
+**Scores are standardised first** (`Standardisation`), of one outcome whose parts are linear, by the public domains: so
+a column adds at most 1 however a model reads it, from 0 to 1, in years or as a polynomial, and a record's bound is
+spent on what differs between records. A number's score is moved to the middle of its range and divided by how far it
+reaches; scores that exclude each other, as a category's, by how long they are together, and are moved where that makes
+them shorter by a fifth or more, as of two values. What was taken off is put back by the intercept's own sum; without an
+intercept nothing is moved. This is a fixed linear map of what is released, so all that knows the noise works on the
+coefficients of standardised scores, of which it is alike, and maps back.
+
 Of several outcomes with coefficients of their own the columns add up, each outcome's in proportion to (b_o unit_o)^2,
 so C^2 is the sum of theirs. Where k outcomes have derivatives by the same parameter at a party, as of coefficients that
 they share, their scores may point the same way, and k times their columns is the most that these can come to.
@@ -46,13 +54,17 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import block_array, coo_array
+from scipy.sparse.csgraph import connected_components
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
+from vertinumpyro.dpvi.second_moments import scores_of
 from vertinumpyro.dpvi.settings import default_clip_norm, num_scores
 from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.model.outcomes import Outcome
-from vertinumpyro.model.party_sums import SummedOutcome
+from vertinumpyro.model.party_sums import Standardisation, SummedOutcome
+from vertinumpyro.model.record_dependence import LATENT, UNCLEAR, depends_on, records_read
 from vertinumpyro.model.split import SplitModel
 from vertinumpyro.posterior.predictive import score_link
 from vertinumpyro.privacy import GradientPlan, NeighbouringRelation, NoiseSource, Sampling
@@ -63,25 +75,30 @@ COMPILER_BYTES = 2**30
 """What the compiler takes at most for one fit's programs."""
 
 _NUM_TRIED = 64
+_NUM_STANDARD = 1024  # stand-ins by which scores are standardised
+_LEAST_SCALE, _NUM_BITS = 1e-5, 62
 _BLOCK_VALUES = 2**24  # records times released values that a block of a batch holds: what memory it takes
 
 
 class Clip(NamedTuple):
     """A plan's clip.
 
-    norm:           C.
-    parts:          the parties' parts of C^2, in proportion; None for the clip of a whole record.
-    residual_bound: b; of several outcomes each one's.
+    norm:            C.
+    parts:           the parties' parts of C^2, in proportion; None for the clip of a whole record.
+    residual_bound:  b; of several outcomes each one's.
+    standardisation: of the scores before; None for none.
     """
 
     norm: float
     parts: tuple[int, ...] | None = None
     residual_bound: float | tuple[float, ...] = 1.0
+    standardisation: Standardisation | None = None
 
     @classmethod
     def of(cls, plan: GradientPlan) -> Clip:
         """A plan's."""
-        return cls(plan.clip_norm, plan.clip_parts, plan.residual_bound)
+        known = None if plan.standardisation is None else Standardisation(*plan.standardisation)
+        return cls(plan.clip_norm, plan.clip_parts, plan.residual_bound, known)
 
 
 def chosen_clip(
@@ -111,6 +128,14 @@ def chosen_clip(
             )
         check_one_outcome(split, 'choose clip="local"')
         return Clip(default_clip_norm(num_scores(split.schema)) if clip_norm is None else clip_norm)
+    return _local(split, clip_norm, residual_bound, budget)._replace(standardisation=standardisation_of(split))
+
+
+def _local(
+    split: SplitModel, clip_norm: float | None, residual_bound: float | None, budget: Budget | None
+) -> Clip:  # fmt: skip
+    """Where each party clips its own part."""
+    summed = split.structure.summed
     units = [found.outcome.unit for found in summed]
     if residual_bound is not None:
         squares = _squares(split, [unit / max(units) for unit in units])
@@ -247,6 +272,138 @@ def _tied(split: SplitModel, party: str) -> list[set[int]]:
     return groups
 
 
+# -- scores before they are clipped ------------------------------------------------------------------
+
+_WORTH_MOVING = 0.6  # of the squared length: so many values of a category but two are left as they are
+_NEARLY = 0.01
+
+
+def standardisation_of(split: SplitModel) -> Standardisation | None:
+    """By the module's rule, from stand-ins of the public domains; None where all are as they should be."""
+    if "standardisation" not in split.compiled:
+        linear = len(split.structure.summed) == 1 and not any(bent_latents(split, party) for party in split.parties)
+        split.compiled["standardisation"] = _found_standardisation(split) if linear else None
+    return split.compiled["standardisation"]
+
+
+def _found_standardisation(split: SplitModel) -> Standardisation | None:
+    tried = [_Tried.of(split, party, place) for place, party in enumerate(split.parties)]
+    starts = np.cumsum([0, *(of.scores.shape[1] for of in tried)])
+    scores = np.concatenate([of.scores for of in tried], axis=1)
+    is_constant = np.concatenate([~of.columns.any(0) for of in tried])
+    intercept = _intercept(split, np.where(is_constant, scores[0], 0.0), starts)
+    centres, scales = np.zeros(len(split.gather_index)), np.ones(len(split.gather_index))
+    for of, start in zip(tried, starts, strict=False):
+        for columns, own in of.groups():
+            found = _standardised(of.scores[:, own], len(columns), is_moved=intercept >= 0)
+            centres[start + own], scales[start + own] = found
+    largest = np.zeros(split.num_parameters + 1)  # a latent that several parties read has one scale
+    np.maximum.at(largest, split.gather_index, scales)
+    scales = largest[split.gather_index]
+    if intercept >= 0:
+        scales[intercept] = scores[0, intercept]
+    if not centres.any() and np.all(scales == 1):
+        return None
+    return Standardisation(tuple(centres.tolist()), tuple(scales.tolist()), intercept)
+
+
+class _Tried(NamedTuple):
+    """A party's scores of stand-ins.
+
+    scores:  `[n, d]`.
+    columns: which columns each may depend on `[columns, d]`.
+    """
+
+    scores: np.ndarray
+    columns: np.ndarray
+
+    @classmethod
+    def of(cls, split: SplitModel, party: str, place: int) -> _Tried:
+        """With two records behind that are at all columns' lower and upper ends."""
+        own = split.schema.restrict(party)
+        values = stand_in_columns(own, _NUM_STANDARD, seed=400 + place, observed_fraction=0.5)
+        for name, column in own.columns.items():
+            values[name][-2:] = column.encoded_range
+            values.get(name + OBSERVED_SUFFIX, np.zeros(2, bool))[-2:] = True
+        flat, scores = jnp.zeros(split.num_parameters), scores_of(split, party)
+        tried = np.asarray(scores(flat, {name: jnp.asarray(of) for name, of in values.items()}), np.float64)
+        one = {name: jnp.asarray(of[:1]) for name, of in values.items()}
+        places = {name: number % _NUM_BITS for number, name in enumerate(own.columns)}
+        read = [np.uint64(1 << places[name.removesuffix(OBSERVED_SUFFIX)]) for name in sorted(one)]
+        arguments = [depends_on(LATENT, flat.shape), *(depends_on(bit, (1,)) for bit in read)]
+        (found,) = records_read(jax.make_jaxpr(scores)(flat, one), arguments)
+        bits = np.uint64(1) << np.array([*places.values()], np.uint64)
+        return cls(tried, (found.bits[0] & (bits[:, None] | UNCLEAR)) != 0)
+
+    def groups(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Columns and the scores that they move, in groups that have none in common."""
+        edges = coo_array(self.columns)
+        label = connected_components(block_array([[None, edges], [edges.T, None]]), directed=False)[1]
+        own, of_scores = np.split(label, [len(self.columns)])
+        return [(np.flatnonzero(own == k), np.flatnonzero(of_scores == k)) for k in np.intersect1d(own, of_scores)]
+
+
+def _standardised(scores: np.ndarray, num_columns: int, *, is_moved: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Centres and scales of a group's scores `[n, d]`."""
+    nothing = np.zeros(scores.shape[1]), np.ones(scores.shape[1])
+    if not np.isfinite(scores).all():
+        return nothing
+    low, high, other = scores.min(0), scores.max(0), (scores != 0).astype(float)
+    middle, half, reach = (low + high) / 2, (high - low) / 2, np.abs(scores).max(0)
+    exclude_each_other = bool((other.T @ other == 0)[np.ix_(reach > 0, reach > 0)].any())
+    if exclude_each_other:
+        is_worth = np.full(len(reach), _longest(scores - middle) <= _WORTH_MOVING * _longest(scores))
+    else:
+        is_worth = half**2 <= _WORTH_MOVING * reach**2
+    centres = np.array([float(f"{one:.4g}") for one in np.where(is_worth & is_moved, middle, 0.0)])
+    moved = scores - centres
+    if exclude_each_other:
+        scales = np.full(len(reach), math.sqrt(_longest(moved) / num_columns))
+    else:
+        scales = np.where(reach > 0, np.abs(moved).max(0), 1.0)
+        scales = scales * (math.sqrt(_longest(moved / scales)) if num_columns == 1 else 1.0)
+    if not ((scales > _LEAST_SCALE) & (scales < 1 / _LEAST_SCALE)).all():
+        return nothing
+    scales = np.array([1.0 if abs(one - 1) <= _NEARLY else float(f"{one:.4g}") for one in scales])
+    return centres, scales
+
+
+def _longest(scores: np.ndarray) -> float:
+    """Squared."""
+    return float(np.square(scores).sum(1).max())
+
+
+def _intercept(split: SplitModel, constant: np.ndarray, starts: np.ndarray) -> int:
+    """The place of a score that no column moves, of a latent that no other party reads; -1 for none.
+
+    The outcome's party's before others'.
+
+    :param constant: what such scores are, 0 for all others.
+    """
+    places, readers = split.gather_index, np.append(split.gather_matrix.sum(1), 0)
+    is_one = (np.abs(constant) > _LEAST_SCALE) & (np.abs(constant) < 1 / _LEAST_SCALE) & (readers[places] == 1)
+    found, place = np.flatnonzero(is_one), split.parties.index(split.structure.summed[0].party)
+    first = found[(found >= starts[place]) & (found < starts[place + 1])]
+    return int([*first, *found, -1][0])
+
+
+_NUM_BENT, _TOLERANCE = 32, 1e-4
+
+
+def bent_latents(split: SplitModel, party: str) -> list[str]:
+    """The party's latents by which the derivative of its part depends on latents, on stand-ins: it is not linear."""
+    own = {n: jnp.asarray(c) for n, c in stand_in_columns(split.schema.restrict(party), _NUM_BENT, seed=5).items()}
+    drawn = np.random.default_rng(6).normal(size=(2, split.num_parameters))
+    one, other = (np.asarray(scores_of(split, party)(jnp.asarray(flat, float), own)) for flat in drawn)
+    moved = (np.abs(one - other) > _TOLERANCE * (1 + np.abs(one))).any(axis=0)
+    sizes = [math.prod(split.structure.latents[name]) for name in split.shared[party]]
+    pieces = np.split(moved, np.cumsum(sizes)[:-1]) if sizes else []
+    return [name for name, piece in zip(split.shared[party], pieces, strict=True) if piece.any()]
+
+
+# -- a plan's clip -----------------------------------------------------------------------------------
+
+
 def check_clip(split: SplitModel, plan: GradientPlan) -> None:
     """Refuses a plan whose clip has no part for what a party of this model learns.
 
@@ -262,6 +419,9 @@ def check_clip(split: SplitModel, plan: GradientPlan) -> None:
             f"plan: its clip has parts for {given}, and the model learns from {learning or 'no party_sum'}; make a new "
             "plan"
         )
+    known = plan.standardisation
+    if known is not None and (len(summed) != 1 or len(known[0]) != split.num_values):
+        raise ArgumentError("plan: it standardises the scores of another model; make a new plan")
     bounds = bounds_of_outcomes(plan.residual_bound)
     if len(bounds) != len(summed):
         raise ArgumentError(

@@ -44,7 +44,7 @@ _ON_ONE_SIDE = 0.7  # of rho^2: what points on several sides of the coefficients
 
 
 class StandIns(NamedTuple):
-    """What a fit is forecast from; public.
+    """What a fit is forecast from, in coefficients of standardised scores (`dpvi.clipping`); public.
 
     scores: of stand-in records, the derivatives of the predictor `[n, d]`.
     offsets: what is added to it without a coefficient `[n]`.
@@ -55,6 +55,7 @@ class StandIns(NamedTuple):
     num_steps: T.
     moments_noise: of the entries of the second moments.
     trust: rho.
+    back: to the model's own coefficients `[d, d]`.
     """
 
     scores: np.ndarray
@@ -66,6 +67,7 @@ class StandIns(NamedTuple):
     num_steps: int
     moments_noise: float
     trust: float
+    back: np.ndarray
 
 
 def forecast_stddevs(outcome: Outcome | Lifetimes, cut: float, given: StandIns) -> tuple[np.ndarray, np.ndarray]:
@@ -123,4 +125,5 @@ def _stddevs(
         information = steep @ np.linalg.solve(spreads + noise + apart, steep)
         covariance = np.linalg.inv(information + prior)
     without = np.linalg.inv(exact + prior)
-    return np.sqrt(np.diag(covariance)), np.sqrt(np.diag(without))
+    with_noise, alone = (given.back @ of @ given.back.T for of in (covariance, without))
+    return np.sqrt(np.diag(with_noise)), np.sqrt(np.diag(alone))

@@ -67,7 +67,8 @@ def hazard_aware_draws(
             law = table.lifetimes(working, shape.log_ratios)
             found = information_of(split, law, trace, cut, held)
             if len(held) and turn < _TURNS - 1:
-                shape = shape_at(drawn(split, found, rng_key).draws[:: NUM_DRAWS // _DRAWS], _NORMAL)
+                some = drawn(split, found, rng_key).draws[:: NUM_DRAWS // _DRAWS]
+                shape = shape_at(some @ split.to_standardised.T, _NORMAL)
         return drawn(split, _with_shape(found, shape, held, level) if len(held) else found, rng_key)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import numpy as np
 from numpyro.infer.autoguide import AutoDelta
 
 from vertinumpyro.core import compat
@@ -53,7 +54,7 @@ from vertinumpyro.model.mixture import mixture_model
 from vertinumpyro.model.split import SplitModel, split_model
 from vertinumpyro.model.user_code import public_state, require_names
 from vertinumpyro.mrf import Marginals
-from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide
+from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, chosen_init
 from vertinumpyro.posterior.predictive import checked_key
 from vertinumpyro.posterior.synthesis import TwinColumns, rehearse_twin
 from vertinumpyro.privacy import (
@@ -166,10 +167,14 @@ class DPVI:
             tables = self._tables(plan.num_records, alone=True)
             return self._split(schema, tables.inference.components(plan.num_records))
         warm = plan is not None and plan.start is not None
-        return self._split(schema, self._components(plan.num_records if plan else 0, warm=warm))
+        components = self._components(plan.num_records if plan else 0, warm=warm)
+        return self._split(schema, components, None if plan is None else Clip.of(plan))
 
-    def _split(self, schema: Schema, components: int) -> SplitModel:
-        key = (schema, components)
+    def _split(self, schema: Schema, components: int, clip: Clip | None = None) -> SplitModel:
+        known = None if clip is None else clip.standardisation
+        key = (schema, components, known)
+        if key not in self._splits and known is not None:
+            self._splits[key] = dataclasses.replace(self._split(schema, components), standardisation=known)
         if key not in self._splits:
             model = mixture_model(schema, components) if self.model is None else self.model
             self._splits[key] = split_model(model, schema, self.model_kwargs)
@@ -181,7 +186,7 @@ class DPVI:
     def twin_columns(self, schema: Schema) -> TwinColumns:
         """What a synthetic table of the model would hold, found by drawing a few records at arbitrary parameters."""
         if schema not in self._twins:
-            made = (split for (of, _), split in self._splits.items() if of == schema)  # K does not matter here
+            made = (split for (of, *_), split in self._splits.items() if of == schema)  # K does not matter here
             self._twins[schema] = rehearse_twin(next(made, None) or self.split(schema))
         return self._twins[schema]
 
@@ -248,6 +253,7 @@ class DPVI:
             one = gaussian_noise_multiplier(epsilon, delta, neighbouring(relation))
             budget = Budget.of_one_release(dataset.num_records, one, shares, neighbouring(relation))
         chosen = chosen_clip(likely_split, clip, clip_norm, residual_bound, budget)
+        likely_split = self._split(dataset.schema, likely, chosen)
         self.twin_columns(dataset.schema).warn(stacklevel=3)
         own = {"all_records": all_records, "epsilon": epsilon}
         begun = self._likely_start(likely_split, chosen, dataset.num_records, **own)
@@ -292,7 +298,8 @@ class DPVI:
             "start": start,
         }
         mechanism: dict[str, Any] = {"noise_multiplier": 1.0, "grid_bits": _PROVISIONAL_GRID_BITS, "unproven": ()}
-        split = self._split(dataset.schema, self._components(dataset.num_records, warm=start is not None))
+        components = self._components(dataset.num_records, warm=start is not None)
+        split = self._split(dataset.schema, components, chosen)
         if not isinstance(sampling, NoSteps):
             if epsilon is not None:
                 noise_multiplier = calibrate_noise_multiplier(
@@ -310,6 +317,7 @@ class DPVI:
             **mechanism,
             clip_parts=chosen.parts,
             residual_bound=chosen.residual_bound,
+            standardisation=chosen.standardisation,
             allow_unproven=allow_unproven,
             adversary=adversary,
         )
@@ -384,7 +392,11 @@ class DPVI:
         self.check(dataset, plan)
         split = self.split(dataset.schema, plan)
         guide_key, step_key = jax.random.split(rng_key)
-        guide, params = ReparameterisedGuide.create(self._guide_of(plan), split, self.init_loc_fn, guide_key)
+        factory, start = self._guide_of(plan), None
+        if self.init_loc_fn is default_init and chosen_init(factory) is None and split.standardisation is not None:
+            # as near to 0 by the scores as they are standardised, or the steps begin at the far end of a wide column
+            start = split.init(default_init, guide_key) / np.abs(np.diag(split.to_standardised))
+        guide, params = ReparameterisedGuide.create(factory, split, self.init_loc_fn, guide_key, start=start)
         kernel = self._kernel(guide, plan)
         return kernel, kernel.init(step_key, params)
 

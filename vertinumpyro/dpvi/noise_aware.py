@@ -95,7 +95,7 @@ _PAIR_WEIGHTS = np.outer(_WEIGHTS, _WEIGHTS).ravel()
 
 
 class Trace(NamedTuple):
-    """What T steps that took all records released; public.
+    """What T steps that took all records released, in coefficients of standardised scores (`dpvi.clipping`); public.
 
     points: theta_t `[T, d]`.
     gradients: of the log likelihood, with noise `[T, d]`.
@@ -204,9 +204,11 @@ def information_of(
     key = f"trace information {'of lifetimes' if law else outcome} {cut:g}"
     if key not in split.compiled:
         split.compiled[key] = jax.jit(lambda *law, **arrays: _information(law[0] if law else outcome, cut, **arrays))
-    usual = usual_prior(split, read)
+    usual, to = usual_prior(split, read), split.to_standardised[square]
+    back = np.linalg.inv(to)
     mean = math.sqrt(float(np.mean(np.square(trace.stddev[read]))))
     scale = np.asarray(trace.stddev, np.float64)[read] / mean
+    back = back / scale  # from where everyone's noise is alike
     of_seen = np.concatenate([scale, np.ones(len(halves))])
     found: Information = split.compiled[key](
         *law,
@@ -214,21 +216,18 @@ def information_of(
         gradients=jnp.asarray(trace.gradients[:, read] / scale, float),
         moments=jnp.asarray(trace.moments[np.ix_(seen, seen)] / np.outer(of_seen, of_seen), float),
         constant=jnp.asarray(_constant(split)[read] * scale, float),
-        prior=NormalPrior(
-            jnp.asarray(usual.precision / np.outer(scale, scale), float), jnp.asarray(usual.linear / scale, float)
-        ),
+        prior=NormalPrior(jnp.asarray(back.T @ usual.precision @ back, float), jnp.asarray(usual.linear @ back, float)),
         noise=mean,
         moments_noise=trace.moments_stddev,
         num_records=float(trace.num_records),
         middle=sum(offset.middle for offset in trace.offsets),
         halves=jnp.asarray(halves, float),
     )
-    centre, size = np.array(trace.points[-1], np.float64), split.num_parameters
-    centre[read] = found.centre / scale
+    centre, size = np.linalg.solve(split.to_standardised, trace.points[-1]), split.num_parameters
+    centre[read], to = back @ found.centre, scale[:, None] * to
     linear, precision, without_noise = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
-    linear[read] = found.linear * scale
-    precision[square] = found.precision * np.outer(scale, scale)
-    without_noise[square] = found.without_noise * np.outer(scale, scale)
+    linear[read] = found.linear @ to
+    precision[square], without_noise[square] = (to.T @ of @ to for of in (found.precision, found.without_noise))
     return Information(precision, linear, centre, without_noise)
 
 

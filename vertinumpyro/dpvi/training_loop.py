@@ -376,9 +376,9 @@ def spread_over(num_devices: int) -> NamedSharding | None:
 
 CHECKPOINT = "checkpoint.npz"
 
-_KEPT_LATER = {"points": np.nan, "descents": np.nan, "noise": 0.0, "loose": 0.0}
+_KEPT_LATER = {"points": np.nan, "descents": np.nan, "noise": 0.0, "loose": 0.0, "centre": 0.0, "intercept": 0.0}
 """Leaves of a `NewtonState` that earlier versions did not store, and what stands in their place: a trace that is not
-known, and steps that are no longer than H has them, as theirs were."""
+known, steps that are no longer than H has them, as theirs were, and scores that nothing moved."""
 
 OnEstimate = Callable[[float], None]
 """Called with the seconds that all steps will take at least, as a step on stand-ins took."""

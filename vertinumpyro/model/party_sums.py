@@ -272,6 +272,24 @@ class _Tried:
 Columns = Mapping[str, Any]
 
 
+class Standardisation(NamedTuple):
+    """Public numbers by which scores of a model with one `party_sum` are moved and scaled before they are clipped.
+
+    A score is the derivative x of the predictor by a coefficient, released is the sum of r (x - centre) / scale, r a
+    record's residual. With an intercept, whose x is one number c for every record, the sum of r x is scale times that,
+    and centre times the intercept's own, over c: so nothing is lost, and whichever way a model reads its numbers, a
+    record says as much of them under the same bound.
+
+    centres: of each released number; of the intercept 0.
+    scales: of each, the same for all of one latent; of the intercept c.
+    intercept: its place among the released numbers; -1 where there is none, and then no score is moved.
+    """
+
+    centres: tuple[float, ...]
+    scales: tuple[float, ...]
+    intercept: int
+
+
 class PartLatents(NamedTuple):
     """The latents that a party's parts read.
 

@@ -22,7 +22,7 @@ from vertinumpyro.model.contract import ModelStructure, inspected
 from vertinumpyro.model.dummy_data import errors_on_stand_ins, stand_in_columns
 from vertinumpyro.model.enumeration import constrain, log_densities, log_density_of, log_jacobian, trace_at
 from vertinumpyro.model.mixture import is_mixture_of, mixture_model, settings_of
-from vertinumpyro.model.party_sums import PartLatents, part_contribution, part_inputs
+from vertinumpyro.model.party_sums import PartLatents, Standardisation, part_contribution, part_inputs
 from vertinumpyro.model.scores import SiteGroup, plated_sites, site_groups
 from vertinumpyro.model.user_code import public_state, require_names
 
@@ -43,6 +43,7 @@ class SplitModel:
     :ivar groups: per party, its observed sites in groups that share no latent.
     :ivar plated: per party, its component-plated latents, group by group, and the axis of the component.
     :ivar shared: per party, its latents that several components read, group by group.
+    :ivar standardisation: of a `party_sum`'s scores; None where they are released as they are.
     """
 
     model: Model
@@ -51,6 +52,7 @@ class SplitModel:
     groups: Mapping[str, tuple[SiteGroup, ...]]
     plated: Mapping[str, Mapping[str, int]]
     shared: Mapping[str, tuple[str, ...]]
+    standardisation: Standardisation | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields; compiled programs are made again."""
@@ -159,12 +161,41 @@ class SplitModel:
 
     def gather(self, released: Float[Array, " D"]) -> Float[Array, " theta"]:
         """The released vector as a gradient with respect to flat theta; a parameter's coordinates add up."""
-        return jnp.zeros(self.num_parameters, released.dtype).at[self.gather_index].add(released, mode="drop")
+        found = jnp.zeros(self.num_parameters, released.dtype).at[self.gather_index].add(released, mode="drop")
+        if self.standardisation is None:
+            return found
+        scales = jnp.asarray(np.diag(self.to_standardised), found.dtype)
+        return scales * found + jnp.asarray(self.centre, found.dtype) * found[self.intercept]
 
     @cached_property
     def gather_matrix(self) -> np.ndarray:
-        """What `gather` does, as zeros and ones `[theta, D]`."""
+        """How a parameter's coordinates add up, as zeros and ones `[theta, D]`."""
         return np.asarray(self.gather_index == np.arange(self.num_parameters)[:, None], np.float64)
+
+    @property
+    def intercept(self) -> int:
+        """The place in flat theta of what standardised scores are moved by; the first where none is moved."""
+        is_moved = self.standardisation is not None and self.standardisation.intercept >= 0
+        return int(self.gather_index[self.standardisation.intercept]) if is_moved and self.standardisation else 0
+
+    @cached_property
+    def centre(self) -> np.ndarray:
+        """What is taken off the derivative of the predictor by each number of flat theta `[theta]`."""
+        found = self.standardisation
+        return np.zeros(self.num_parameters) if found is None else self.gather_matrix @ np.asarray(found.centres)
+
+    @cached_property
+    def to_standardised(self) -> np.ndarray:
+        """W `[theta, theta]`: W theta are the coefficients of standardised scores, of which the noise is alike.
+
+        The intercept's is the predictor where every score is its centre. Gradients by theta are W' times those by it.
+        """
+        scales = np.ones(self.num_parameters + 1)
+        if self.standardisation is not None:
+            scales[self.gather_index] = self.standardisation.scales
+        found = np.diag(scales[:-1])
+        found[self.intercept] += self.centre
+        return found
 
     def flatten(self, theta: Theta) -> Float[Array, " theta"]:
         """Unconstrained sites as flat theta."""
@@ -274,7 +305,8 @@ class SplitModel:
         """What `party` computes on its own columns, each [n]; see `core.types.Contribution`."""
         theta = self.unflatten(flat)
         if summed := self.structure.summed:
-            return part_contribution(self.model, summed, party, theta, columns, self.stand_ins(1))
+            found = part_contribution(self.model, summed, party, theta, columns, self.stand_ins(1))
+            return found if self.standardisation is None else self._standardised(party, found)
         values = self.constrain(flat)
 
         def of_group(group: SiteGroup) -> Contribution:
@@ -289,6 +321,15 @@ class SplitModel:
         length = len(next(iter(columns.values())))
         nothing = scores.empty(length, self.num_components, flat.dtype)
         return scores.combined([nothing, *(of_group(group) for group in self.groups[party])])
+
+    def _standardised(self, party: str, found: Contribution) -> Contribution:
+        """With a party's scores moved and scaled."""
+        (summed,), known = self.structure.summed, self.standardisation
+        assert known is not None
+        starts = np.cumsum([0, *(len(self._shared_places(name)) for name in self.parties)])
+        own = slice(*starts[self.parties.index(party) :][:2])
+        centres, scales = (jnp.asarray(of_all[own], found.shared_scores.dtype) for of_all in known[:2])
+        return found._replace(shared_scores=(found.shared_scores - summed.outcome.unit * centres) / scales)
 
     def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Float[Array, "n Z"]:
         """`Contribution.log_density` without the scores."""

@@ -5,7 +5,6 @@ words, and how long they take.
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, final
@@ -78,15 +77,12 @@ class Forecast:
     :ivar std_error: of the posterior that a fit returns.
     :ivar sampling: of the same without the noise of privacy.
     :ivar prior: the prior's standard deviation.
-    :ivar off_centre: the coefficients of numbers that the model reads on one side of 0 alone, as 0 to 1: they have at
-        least twice the noise that they would have of the same numbers from -1 to 1, as a record's bound is the same.
     """
 
     names: tuple[str, ...]
     std_error: np.ndarray
     sampling: np.ndarray
     prior: np.ndarray
-    off_centre: tuple[str, ...] = ()
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -117,24 +113,13 @@ class Forecast:
             "(MarginalGLM)"
         )
 
-    @property
-    def centring(self) -> str:
-        """How the model could be written for less noise; empty where there is nothing to say."""
-        if not self.off_centre:
-            return ""
-        return (
-            f"The model reads numbers on one side of 0 for: {listed(self.off_centre)}. Read from -1 to 1, as "
-            "2 * x - 1 of an x from 0 to 1, noise would hide less than half as much of what each adds. (The intercept "
-            "is then where x is in the middle, and a coefficient half as large.)"
-        )
-
     def __str__(self) -> str:
-        """The notes, then the table, within 80 columns."""
+        """The note, then the table, within 80 columns."""
         shown = self.table.head(_MOST_ROWS).rename(index=lambda name: name[:_LONGEST]).rename_axis(None)
         more = len(self.names) - len(shown)
         lines = [shown.to_string(float_format="{:.3g}".format), *([f"… and {more} more"] if more else [])]
         notes = [self.note + "."] if self.note else []
-        return "\n".join([*notes, *textwrap.wrap(self.centring, 80), "Standard errors to expect:", *lines])
+        return "\n".join([*notes, "Standard errors to expect:", *lines])
 
     def __repr__(self) -> str:
         """In short."""

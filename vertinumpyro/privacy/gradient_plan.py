@@ -79,6 +79,28 @@ def check_local_clip(
         )
 
 
+_LARGEST = 1e6
+"""Of what scores are divided by, and its inverse, of the least: beyond, no number format holds both."""
+
+
+def _checked_standardisation(
+    centres: Sequence[float], scales: Sequence[float], intercept: int
+) -> tuple[tuple[float, ...], tuple[float, ...], int]:
+    """A standardisation as plans hold it.
+
+    :raises ArgumentError: it is none.
+    """
+    centres, scales = tuple(map(float, centres)), tuple(map(float, scales))
+    is_one = all(map(math.isfinite, centres)) and all(1 / _LARGEST <= abs(scale) <= _LARGEST for scale in scales)
+    if len(centres) != len(scales) or not is_one or not -1 <= intercept < len(scales):
+        raise ArgumentError(
+            "standardisation must be as many finite centres as scales, which are not 0, and the intercept's place"
+        )
+    if any(centres) and (intercept < 0 or centres[intercept]):
+        raise ArgumentError("standardisation moves scores, and names no intercept that takes it up")
+    return centres, scales, int(intercept)
+
+
 class NoisySumPlan(Plan):
     """A plan that releases one noisy sum of clipped vectors at every step.
 
@@ -189,6 +211,8 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     :ivar adversary: whom alone a target ε was for; None for everyone (`covered`).
     :ivar start: what is released before the first step, to begin from there; its cost is in every row of this plan, and
         its own id is no budget besides. Needs full or disjoint batches, whose steps are Gaussian.
+    :ivar standardisation: of the scores of a `party_sum`, before they are clipped, public: what is taken off each, what
+        each is divided by, and which is the intercept's; None where they are as they are.
     :ivar plan_id: a random name, made here; a plan with another id is another budget.
     """
 
@@ -197,6 +221,7 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         "start": None,
         "clip_parts": None,
         "residual_bound": 1.0,
+        "standardisation": None,
     }
 
     sampling: Sampling
@@ -215,6 +240,7 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
     start: Plan | None = None
     clip_parts: tuple[int, ...] | None = None
     residual_bound: float | tuple[float, ...] = 1.0
+    standardisation: tuple[tuple[float, ...], tuple[float, ...], int] | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
@@ -226,6 +252,8 @@ class GradientPlan(NoisySumPlan, kind="dpvi", own_field="batch_indices"):
         if not isinstance(self.residual_bound, int | float):
             object.__setattr__(self, "residual_bound", tuple(self.residual_bound))
         check_local_clip(self.clip_parts, self.residual_bound, len(self.parties))
+        if self.standardisation is not None:
+            object.__setattr__(self, "standardisation", _checked_standardisation(*self.standardisation))
         if self.batch_indices not in ("known", "hidden"):
             raise ArgumentError(f'batch_indices must be "known" or "hidden", got {self.batch_indices!r}')
         if not isinstance(self.relation, NeighbouringRelation):

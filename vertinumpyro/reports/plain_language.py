@@ -114,7 +114,8 @@ def _clip(plan: GradientPlan) -> str:
         return f"{plan.clip_norm:g}"
     parts = " : ".join(map(str, plan.clip_parts))
     residuals = " and ".join(f"{bound:g}" for bound in bounds_of_outcomes(plan.residual_bound))
-    return f"{plan.clip_norm:g}; each party clips its own part of C², {parts}; residuals up to {residuals}"
+    scores = " of standardised scores" if plan.standardisation else ""
+    return f"{plan.clip_norm:g}; each party clips its own part of C²{scores}, {parts}; residuals up to {residuals}"
 
 
 def report_facts(plan: GradientPlan, backend: str) -> dict[str, str]:
