@@ -37,7 +37,9 @@ the model at a predictor, and s the noise of all steps' mean, a coefficient of a
 
     (N q v + s^2) / (N q c)^2.
 
-How far above its least it is, is averaged over usual predictors: each for itself, as a table's may all be like one of
+To which is added what the cut's correction may be off by, (N m / 20)^2 q with m how far the cut moves the residual's
+mean: it does not fall with N, so large tables are cut less. (Of counts and events the trace says how far to trust it.)
+How far above its least that is, is averaged over usual predictors: each for itself, as a table's may all be like one of
 them, and those with the largest residuals would decide a mean of variances. Of all b within 1% of the least, the
 largest is taken, so that at a large budget nothing is cut that the pooled estimate has, and what noise that costs is a
 tenth of a standard error. And none that takes off more than 15% of c, as what is put back for it rests on the model
@@ -182,6 +184,7 @@ _USUAL_SQUARE = 0.3  # of a column from -1 to 1, the most even one's a third
 _BOUNDS = np.unique(np.concatenate([np.geomspace(LEAST_RESIDUAL_BOUND, 1.0, 48), np.linspace(0.5, 1.0, 26)]))
 _NEARLY_BEST = 1.01
 _LEAST_SAID = 0.85
+_OFF = 0.05  # of what a cut moves the mean by; a posterior allows for twice that
 
 
 def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
@@ -199,9 +202,11 @@ def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
     cuts = _BOUNDS[:, None, None] * outcome.unit
     cut = np.clip(residual, -cuts, cuts)
     said, spreads = (chance * cut * residual).sum(2), (chance * cut**2).sum(2)
+    moved = np.square((chance * (cut - residual)).sum(2)) @ weights
+    off = 0.0 if outcome.is_loose else (_OFF * budget.num_records) ** 2 * _USUAL_SQUARE * moved[:, None]
     information = budget.num_records * _USUAL_SQUARE
     noise = columns * (budget.noise * _BOUNDS[:, None] * outcome.unit) ** 2
-    variance = (information * spreads + noise) / (information * said) ** 2
+    variance = (information * spreads + noise + off) / (information * said) ** 2
     above = (variance / variance.min(0)) @ weights
     above = np.where((said / said.max(0)) @ weights >= _LEAST_SAID, above, np.inf)
     return float(f"{_BOUNDS[above <= _NEARLY_BEST * above.min()].max():.4g}")

@@ -13,7 +13,9 @@ for pooled records and a curvature that is fitted to the trace).
 - F(theta; beta) = N E[x E[psi(y, x'theta) | y ~ p(. | x'beta)]] is what is expected of records whose outcomes follow
   the model at beta. x is taken to be Gaussian with the released moments, so x given the two predictors is linear in
   them, and F is an integral over these two (`_field`). What the cut of residuals takes away is in F, as far as x is so.
-- u ~ N(0, J), J = N E[xx' Var(psi)]: by how much the gradient at beta itself differs between tables.
+- u ~ N(0, J), J = N E[xx' Var(psi)]: by how much the gradient at beta itself differs between tables. F at beta itself
+  is what is put back for the cut of residuals, and as Gaussian predictors have it: of columns of two values it was off
+  by a tenth, so a tenth of it, squared, is added to J.
 - D has mean 0 and, with H = N E[xx' E[psi d log p / d eta]], the slope of F by beta where the point is at beta, too,
   covariance rho^2 H x H + kappa^2 I x I. The first is how far Gaussian predictors and a straight slope are trusted, the
   second the noise of the moments, nu, by how F follows them: kappa = nu E[E[psi d log p / d eta]]. What the trace says
@@ -83,6 +85,7 @@ LEARNED_TRUST = 0.06  # what is usual of a learned one
 _TRUST_SPREAD = 0.7  # of its log
 _TRUSTS = np.geomspace(0.015, 0.5, 8)
 _BENT = 0.1  # of rho
+_CUT_TRUST = 0.1  # of what is put back for a cut; of counts and events a learned rho holds it
 _ROUNDS, _ROUNDS_A_SLOPE = 20, 5
 _SIZES = np.array([1.0, 0.5, 0.25, 0.1, 0.03])
 _LEAST = 1e-9  # of N: the smallest eigenvalue of moments
@@ -256,7 +259,9 @@ def _information(
         values, vectors = jnp.linalg.eigh(steep - slope)
         values = jnp.maximum(values, _LEAST * num_records)
         kappa, apart = by_moments * moments_noise, (points - beta) @ vectors
-        known = noise**2 * jnp.eye(len(points)) + kappa**2 * (apart @ apart.T + doubt) + values[:, None, None] * ratio
+        put_back = _field(predictors, outcome, cut, beta, beta) @ vectors
+        same = values * ratio + (0.0 if outcome.is_loose else _CUT_TRUST) ** 2 * put_back**2
+        known = noise**2 * jnp.eye(len(points)) + kappa**2 * (apart @ apart.T + doubt) + same[:, None, None]
         far = (apart * values) @ apart.T
         far = values[:, None, None] * (far + _BENT**2 * jnp.diag(jnp.diag(far)))
         return _Basis(kappa, vectors, values, known, far, whole - slope)
