@@ -271,6 +271,64 @@ def test_what_is_nearly_always_1_is_no_intercept():
     assert centres[list(split.gather_index).index(split.names.index("calls_coef"))] == 4.5
 
 
+def scales_of(part, columns, *, size=1):
+    """Of the scores of a telco's part, by a vector of so many coefficients."""
+
+    def model(data, num_records):
+        telco: Any = numpyro.sample("telco", weights_of(size))
+        parts = {"bank": numpyro.sample("intercept", dist.Normal(0.0, 2.0)), "telco": part(telco, data)}
+        with party_plate("bank", num_records):
+            numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+    schema = Schema({"bank": PartySchema({"y": BinaryColumn()}), "telco": PartySchema(columns)})
+    found = DPVI(model).plan(TableFacts(schema, 5_000), epsilon=1.0).standardisation
+    return np.ones(size) if found is None else np.array(found[1])[1:]
+
+
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+def test_columns_that_a_part_does_not_read_take_no_room_and_units_of_groups_do_not_matter():
+    edges, many = jnp.linspace(0.1, 0.9, 4), {f"w{k}": UNIT for k in range(70)}
+    binned = scales_of(lambda w, data: w[jnp.searchsorted(edges, data["x"])], {"x": UNIT, **many}, size=5)
+    assert np.allclose(binned, 1.0)
+    level = {"level": LEVELS}
+    of_many = scales_of(
+        lambda w, data: w[:4][data["level"]] + jnp.stack([data[name] for name in many], -1) @ w[4:],
+        {**level, **many},
+        size=74,
+    )
+    assert np.allclose(of_many[:4], 1.0)
+    slopes = scales_of(
+        lambda w, data: w[:4][data["level"]] + w[4:][data["level"]] * 60 * (2 * data["x"] - 1),
+        {**level, "x": UNIT},
+        size=8,
+    )
+    assert np.allclose(slopes, [1.0] * 4 + [60.0] * 4, rtol=0.02)
+    seldom = scales_of(lambda w, data: w[0] * (data["x"] >= 0) + w[1] * 1e6 * data["u"], {"x": UNIT, "u": UNIT}, size=2)
+    assert np.allclose(seldom, [1.0, 5e5])
+
+
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+@pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning")
+@pytest.mark.filterwarnings("ignore::vertinumpyro.core.errors.InferenceWarning")
+def test_steps_by_calendar_years_begin_in_the_middle_of_their_range():
+    """And not where the intercept is, two thousand years before."""
+
+    def model(data, num_records):
+        bank: Any = numpyro.sample("bank", dist.Normal(0.0, jnp.array([1000.0, 1.0])).to_event(1))
+        telco: Any = numpyro.sample("t", dist.Normal(0.0, 2.0))
+        years = 2020 + 5 * data["income"]
+        parts = {"bank": bank[0] + bank[1] * years, "telco": telco * data["usage"]}
+        with party_plate("bank", num_records):
+            numpyro.sample("y", dist.Poisson(jnp.exp(party_sum("eta", parts))), obs=data["y"])
+
+    dataset = dataset_of("counts")
+    dpvi = DPVI(model)
+    plan = dpvi.plan(dataset, epsilon=50.0)
+    rows = dpvi.fit(dataset, plan, KEY, insecure_seed=1, progress_bar=False).summary()
+    assert 5 * rows.loc["bank[1]", "estimate"] == pytest.approx(TRUTH["bank"][1], abs=0.3)
+    assert plan.forecast.std_error[list(plan.forecast.names).index("bank[1]")] < 0.2
+
+
 @pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
 def test_a_plan_with_another_standardisation_is_refused_or_spent_as_it_says():
     dpvi, facts = DPVI(reads()), TableFacts(READ, 5_000)

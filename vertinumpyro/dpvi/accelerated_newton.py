@@ -401,10 +401,16 @@ class MomentsStart(Start):
         scores, offsets = _stand_in_scores(split)
         to = split.to_standardised[np.ix_(read, read)]
         back = np.linalg.inv(to)
+        coefficients = draws[:, read] @ to.T
+        if split.centre.any():
+            # the predictor in the middle of the public domains, of which priors of what is far from 0 say nothing
+            middle, (usual, width) = np.flatnonzero(read == split.intercept)[0], law.usual
+            apart = coefficients[:, middle] - usual
+            coefficients[:, middle] = usual + apart * min(1.0, 2 * width / np.sqrt(np.square(apart).mean()))
         given = StandIns(
             scores=scores @ gather.T[:, read],
             offsets=offsets if events is None else np.zeros_like(offsets),  # a time at risk is in the law
-            coefficients=draws[:, read] @ to.T,
+            coefficients=coefficients,
             precisions=back.T @ drawn_precisions(split, draws)[:, read[:, None], read] @ back,
             back=back,
             num_records=plan.num_records,

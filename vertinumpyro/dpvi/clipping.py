@@ -12,11 +12,12 @@ scores are scaled at all, and what is cut is the residual: as much as a clip of 
 
 **Scores are standardised first** (`Standardisation`), of one outcome whose parts are linear, by the public domains: so
 a column adds at most 1 however a model reads it, from 0 to 1, in years or as a polynomial, and a record's bound is
-spent on what differs between records. A number's score is moved to the middle of its range and divided by how far it
-reaches; scores that exclude each other, as a category's, by how long they are together, and are moved where that makes
-them shorter by a fifth or more, as of two values. What was taken off is put back by the intercept's own sum; without an
-intercept nothing is moved. This is a fixed linear map of what is released, so all that knows the noise works on the
-coefficients of standardised scores, of which it is alike, and maps back.
+spent on what differs between records. A score is moved to the middle of its range and divided by how far it reaches,
+and all of one column, or that exclude each other, as a category's, by how long they are together then; those that
+exclude each other are moved where that makes them shorter by a fifth or more, as of two values. Products of columns
+are not divided so: where all are at their ends a record is scaled down. What was taken off is put back by the
+intercept's own sum; without an intercept nothing is moved. This is a fixed linear map of what is released, so all that
+knows the noise works on the coefficients of standardised scores, of which it is alike, and maps back.
 
 Of several outcomes with coefficients of their own the columns add up, each outcome's in proportion to (b_o unit_o)^2,
 so C^2 is the sum of theirs. Where k outcomes have derivatives by the same parameter at a party, as of coefficients that
@@ -51,7 +52,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +79,7 @@ COMPILER_BYTES = 2**30
 
 _NUM_TRIED = 64
 _NUM_STANDARD = 1024  # stand-ins by which scores are standardised
-_LEAST_SCALE, _NUM_BITS = 1e-5, 62
+_LEAST_SCALE, _NUM_BITS = 1e-9, 62
 _BLOCK_VALUES = 2**24  # records times released values that a block of a batch holds: what memory it takes
 
 
@@ -250,9 +251,14 @@ def _whole(squares: Sequence[float]) -> tuple[int, ...]:
     return tuple(max(1, round(scale * square)) if square else 0 for square in squares)
 
 
+def _read(found: SummedOutcome, party: str) -> list[str]:
+    """The columns that a part reads, in their order."""
+    return sorted({name.removesuffix(OBSERVED_SUFFIX) for name in found.columns.get(party, ())})
+
+
 def _columns(found: SummedOutcome, party: str) -> int:
     """Columns that a part reads, and the intercept; 0 where nothing is learned."""
-    columns = {name.removesuffix(OBSERVED_SUFFIX) for name in found.columns.get(party, ())}
+    columns = _read(found, party)
     return max(1, len(columns) + (party == found.party)) if found.latents.get(party) else 0
 
 
@@ -316,7 +322,7 @@ class _Tried(NamedTuple):
     """A party's scores of stand-ins.
 
     scores:  `[n, d]`.
-    columns: which columns each may depend on `[columns, d]`.
+    columns: which of the columns that its part reads each may depend on `[columns, d]`.
     """
 
     scores: np.ndarray
@@ -333,12 +339,8 @@ class _Tried(NamedTuple):
         flat, scores = jnp.zeros(split.num_parameters), scores_of(split, party)
         tried = np.asarray(scores(flat, {name: jnp.asarray(of) for name, of in values.items()}), np.float64)
         one = {name: jnp.asarray(of[:1]) for name, of in values.items()}
-        places = {name: number % _NUM_BITS for number, name in enumerate(own.columns)}
-        read = [np.uint64(1 << places[name.removesuffix(OBSERVED_SUFFIX)]) for name in sorted(one)]
-        arguments = [depends_on(LATENT, flat.shape), *(depends_on(bit, (1,)) for bit in read)]
-        (found,) = records_read(jax.make_jaxpr(scores)(flat, one), arguments)
-        bits = np.uint64(1) << np.array([*places.values()], np.uint64)
-        return cls(tried, (found.bits[0] & (bits[:, None] | UNCLEAR)) != 0)
+        read = _read(split.structure.summed[0], party)
+        return cls(tried, _dependence(jax.make_jaxpr(scores)(flat, one), flat.shape, sorted(one), read))
 
     def groups(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Columns and the scores that they move, in groups that have none in common."""
@@ -348,29 +350,45 @@ class _Tried(NamedTuple):
         return [(np.flatnonzero(own == k), np.flatnonzero(of_scores == k)) for k in np.intersect1d(own, of_scores)]
 
 
+def _dependence(scores: Any, shape: tuple[int, ...], names: Sequence[str], read: Sequence[str]) -> np.ndarray:
+    """Which columns each score may depend on `[columns, d]`, by the program itself.
+
+    :param scores: of flat theta of such a shape and one record's columns, traced.
+    :param names: of its columns and masks, in their order.
+    :param read: the columns that are asked for.
+    """
+    found = [np.zeros((0, scores.out_avals[0].shape[1]), bool)]
+    for first in range(0, len(read), _NUM_BITS):
+        bits = {name: np.uint64(1 << k) for k, name in enumerate(read[first : first + _NUM_BITS])}
+        of_names = [bits.get(name.removesuffix(OBSERVED_SUFFIX), np.uint64(0)) for name in names]
+        (of,) = records_read(scores, [depends_on(LATENT, shape), *(depends_on(bit, (1,)) for bit in of_names)])
+        found.append((of.bits[0] & (np.array([*bits.values()], np.uint64)[:, None] | UNCLEAR)) != 0)
+    return np.concatenate(found)
+
+
 def _standardised(scores: np.ndarray, num_columns: int, *, is_moved: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Centres and scales of a group's scores `[n, d]`."""
-    nothing = np.zeros(scores.shape[1]), np.ones(scores.shape[1])
-    if not np.isfinite(scores).all():
-        return nothing
+    """Centres and scales of a group's scores `[n, d]`; of one that may be infinite 0 and 1."""
+    is_finite = np.isfinite(scores).all(0)
+    scores = np.where(is_finite, scores, 0.0)
     low, high, other = scores.min(0), scores.max(0), (scores != 0).astype(float)
     middle, half, reach = (low + high) / 2, (high - low) / 2, np.abs(scores).max(0)
+    scores, middle, half = (of / np.where(reach > 0, reach, 1.0) for of in (scores, middle, half))
     exclude_each_other = bool((other.T @ other == 0)[np.ix_(reach > 0, reach > 0)].any())
     if exclude_each_other:
         is_worth = np.full(len(reach), _longest(scores - middle) <= _WORTH_MOVING * _longest(scores))
     else:
-        is_worth = half**2 <= _WORTH_MOVING * reach**2
-    centres = np.array([float(f"{one:.4g}") for one in np.where(is_worth & is_moved, middle, 0.0)])
-    moved = scores - centres
-    if exclude_each_other:
-        scales = np.full(len(reach), math.sqrt(_longest(moved) / num_columns))
-    else:
-        scales = np.where(reach > 0, np.abs(moved).max(0), 1.0)
-        scales = scales * (math.sqrt(_longest(moved / scales)) if num_columns == 1 else 1.0)
-    if not ((scales > _LEAST_SCALE) & (scales < 1 / _LEAST_SCALE)).all():
-        return nothing
+        is_worth = half**2 <= _WORTH_MOVING
+    centres = np.array([float(f"{one:.4g}") for one in np.where(is_worth & is_moved & (half > 0), middle * reach, 0.0)])
+    reach = np.where(reach > 0, reach, 1.0)
+    moved = scores - centres / reach
+    scales = np.abs(moved).max(0)
+    scales = np.where(scales > 0, scales, 1.0)
+    if num_columns == 1 or exclude_each_other:
+        scales = scales * math.sqrt(max(_longest(moved / scales), _NEARLY) / num_columns)
+    scales = scales * reach
+    is_one = is_finite & (scales > _LEAST_SCALE) & (scales < 1 / _LEAST_SCALE)
     scales = np.array([1.0 if abs(one - 1) <= _NEARLY else float(f"{one:.4g}") for one in scales])
-    return centres, scales
+    return np.where(is_one, centres, 0.0), np.where(is_one, scales, 1.0)
 
 
 def _longest(scores: np.ndarray) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpyro.infer.autoguide import AutoDelta
 
@@ -394,8 +395,8 @@ class DPVI:
         guide_key, step_key = jax.random.split(rng_key)
         factory, start = self._guide_of(plan), None
         if self.init_loc_fn is default_init and chosen_init(factory) is None and split.standardisation is not None:
-            # as near to 0 by the scores as they are standardised, or the steps begin at the far end of a wide column
-            start = split.init(default_init, guide_key) / np.abs(np.diag(split.to_standardised))
+            # near 0 by standardised scores, or the steps begin at the far end of a wide column
+            start = jnp.asarray(np.linalg.solve(split.to_standardised, split.init(default_init, guide_key)), float)
         guide, params = ReparameterisedGuide.create(factory, split, self.init_loc_fn, guide_key, start=start)
         kernel = self._kernel(guide, plan)
         return kernel, kernel.init(step_key, params)

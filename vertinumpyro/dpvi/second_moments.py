@@ -359,7 +359,7 @@ def stand_in_scores(split: SplitModel, num_records: int, seed: int) -> list[np.n
     """Each party's scores of stand-in records, of which no column depends on another `[n, d]`."""
     zeros, found = jnp.zeros(split.num_parameters), []
     for place, party in enumerate(split.parties):
-        own = stand_in_columns(split.schema.restrict(party), num_records, seed=seed + place)
+        own = stand_in_columns(split.schema.restrict(party), num_records, seed=seed + place, observed_fraction=0.5)
         columns = {name: jnp.asarray(column) for name, column in own.items()}
         found.append(np.asarray(scores_of(split, party)(zeros, columns), np.float64))
     return found
@@ -558,7 +558,7 @@ def may_be_times(split: SplitModel) -> bool:
 
 
 def _of_stand_ins(split: SplitModel, party: str) -> Offset:
-    columns = stand_in_columns(split.schema.restrict(party), _TRIED, seed=15)
+    columns = stand_in_columns(split.schema.restrict(party), _TRIED, seed=15, observed_fraction=0.5)
     found = np.asarray(offsets_at(split, party)({name: jnp.asarray(column) for name, column in columns.items()}))
     low, high = np.quantile(found.astype(np.float64), [_OUTERMOST, 1 - _OUTERMOST])
     if max(abs(low), abs(high)) <= _NOTHING:

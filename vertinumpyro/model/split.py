@@ -137,7 +137,8 @@ class SplitModel:
         number = min(max(64, 40 * self.num_parameters), max(64, _MOST_SCORES // self.num_parameters))
         flat = np.random.default_rng(13).normal(size=self.num_parameters)
         with jax.ensure_compile_time_eval():  # also where a step is traced
-            own = {n: jnp.asarray(c) for n, c in stand_in_columns(self.schema.restrict(party), number, seed=14).items()}
+            drawn = stand_in_columns(self.schema.restrict(party), number, seed=14, observed_fraction=0.5)
+            own = {name: jnp.asarray(column) for name, column in drawn.items()}
             found = jax.jit(partial(self.contribution, party))(jnp.asarray(flat, float), own).shared_scores
             return np.asarray(jnp.any(found != 0, axis=(0, 1)))
 

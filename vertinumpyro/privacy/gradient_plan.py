@@ -79,8 +79,8 @@ def check_local_clip(
         )
 
 
-_LARGEST = 1e6
-"""Of what scores are divided by, and its inverse, of the least: beyond, no number format holds both."""
+_LARGEST = 1e12
+"""Of what scores are divided by, and its inverse, of the least."""
 
 
 def _checked_standardisation(
