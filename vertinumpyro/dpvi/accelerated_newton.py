@@ -42,7 +42,7 @@ from numpyro.infer.autoguide import AutoDelta
 
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import DatasetInfo
+from vertinumpyro.data import OBSERVED_SUFFIX, DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip, bent_latents
 from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
 from vertinumpyro.dpvi.forecast import StandIns, forecast_stddevs, usual_values
@@ -510,6 +510,7 @@ def _stand_in_scores(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
     """Of stand-in records as people's are usually `[n, D]`, every party's side by side, and their offsets `[n]`."""
     zeros = jnp.asarray(np.zeros(split.num_parameters), float)
     unordered = {name for name, column in split.schema.columns.items() if column.kind == "categorical"}
+    unordered |= {name + OBSERVED_SUFFIX for name in split.schema.columns}
 
     def of_block(block: int) -> np.ndarray:
         found, added = [], np.zeros((_TRIED, 1))
@@ -517,7 +518,7 @@ def _stand_in_scores(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
         common, signs = rng.normal(size=_TRIED), itertools.cycle((1, -1))
         for place, party in enumerate(split.parties):
             seed = 100 + block * len(split.parties) + place  # or parties' columns would be each other's
-            own = stand_in_columns(split.schema.restrict(party), _TRIED, seed=seed)
+            own = stand_in_columns(split.schema.restrict(party), _TRIED, seed=seed, observed_fraction=0.5)
             usual = {
                 name: jnp.asarray(usual_values(column, next(signs) * common, rng, ordered=name not in unordered))
                 for name, column in own.items()

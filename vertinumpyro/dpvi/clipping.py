@@ -134,9 +134,7 @@ def chosen_clip(
     return _local(split, clip_norm, residual_bound, budget)._replace(standardisation=standardisation_of(split))
 
 
-def _local(
-    split: SplitModel, clip_norm: float | None, residual_bound: float | None, budget: Budget | None
-) -> Clip:  # fmt: skip
+def _local(split: SplitModel, clip_norm: float | None, residual_bound: float | None, budget: Budget | None) -> Clip:
     """Where each party clips its own part."""
     summed = split.structure.summed
     units = [found.outcome.unit for found in summed]
