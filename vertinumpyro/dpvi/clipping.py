@@ -49,6 +49,7 @@ alone (`dpvi.noise_aware`).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -102,6 +103,12 @@ class Clip(NamedTuple):
         """A plan's."""
         known = None if plan.standardisation is None else Standardisation(*plan.standardisation)
         return cls(plan.clip_norm, plan.clip_parts, plan.residual_bound, known)
+
+    def standardised(self, split: SplitModel) -> SplitModel:
+        """A model with its scores so standardised; what is linear before is so after."""
+        made = dataclasses.replace(split, standardisation=self.standardisation)
+        made.compiled.update({f"bent latents of {party}": bent_latents(split, party) for party in split.parties})
+        return made
 
 
 def chosen_clip(
@@ -413,6 +420,12 @@ _NUM_BENT, _TOLERANCE = 32, 1e-4
 
 def bent_latents(split: SplitModel, party: str) -> list[str]:
     """The party's latents by which the derivative of its part depends on latents, on stand-ins: it is not linear."""
+    if (key := f"bent latents of {party}") not in split.compiled:
+        split.compiled[key] = _bent(split, party)
+    return split.compiled[key]
+
+
+def _bent(split: SplitModel, party: str) -> list[str]:
     own = {n: jnp.asarray(c) for n, c in stand_in_columns(split.schema.restrict(party), _NUM_BENT, seed=5).items()}
     drawn = np.random.default_rng(6).normal(size=(2, split.num_parameters))
     one, other = (np.asarray(scores_of(split, party)(jnp.asarray(flat, float), own)) for flat in drawn)

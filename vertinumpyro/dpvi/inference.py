@@ -174,8 +174,8 @@ class DPVI:
     def _split(self, schema: Schema, components: int, clip: Clip | None = None) -> SplitModel:
         known = None if clip is None else clip.standardisation
         key = (schema, components, known)
-        if key not in self._splits and known is not None:
-            self._splits[key] = dataclasses.replace(self._split(schema, components), standardisation=known)
+        if key not in self._splits and clip is not None and known is not None:
+            self._splits[key] = clip.standardised(self._split(schema, components))
         if key not in self._splits:
             model = mixture_model(schema, components) if self.model is None else self.model
             self._splits[key] = split_model(model, schema, self.model_kwargs)
