@@ -322,16 +322,16 @@ class MomentsStart(Start):
         progress_bar: bool,
     ) -> DPVIState:  # fmt: skip
         """See `Start.state`: the first state, with the inverse, and the baseline hazard of a table."""
-        if (events := self._baseline) is not None:
-            ratios = _hazard_table(events, released, plan, kernel.guide.split).shape().log_ratios
-            start = np.array(kernel.guide.location(cold.params))
-            start[baseline_places(kernel.guide.split, events)] = ratios
-            own = kernel.guide.guide, kernel.guide.split, default_init, rng_key
-            cold = kernel.init(cold.rng_key, ReparameterisedGuide.create(*own, start=jnp.asarray(start))[1])
-        inverse, times = self._inverse(released, plan, kernel, cold), _readers(kernel.guide.split)
-        (summed,), steps = kernel.guide.split.structure.summed, cold.optimizer_state
-        cut = _longest_residual(kernel.guide.split, plan.residual_bound)
         split = kernel.guide.split
+        if (events := self._baseline) is not None:
+            ratios = _hazard_table(events, released, plan, split).shape().log_ratios
+            start = np.array(kernel.guide.location(cold.params))
+            start[baseline_places(split, events)] = ratios
+            own = kernel.guide.guide, split, default_init, rng_key
+            cold = kernel.init(cold.rng_key, ReparameterisedGuide.create(*own, start=jnp.asarray(start))[1])
+        inverse, times = self._inverse(released, plan, kernel, cold), _readers(split)
+        (summed,), steps = split.structure.summed, cold.optimizer_state
+        cut = _longest_residual(split, plan.residual_bound)
         scales = np.abs(np.diag(split.to_standardised))
         known = {
             "inverse": kernel.num_records * inverse,
@@ -367,10 +367,9 @@ class MomentsStart(Start):
             return "a version that did not keep where steps were taken stored some of them"
         prior = np.asarray(_of_prior(kernel, "gradients")(jnp.asarray(points, steps.points.dtype)))
         descents = np.asarray(steps.descents, np.float64)[: len(points)]
-        to, back = split.to_standardised, np.linalg.inv(split.to_standardised)
         trace = Trace(
-            points=points @ to.T,
-            gradients=(-kernel.num_records * descents - prior) @ back,
+            points=points @ split.to_standardised.T,
+            gradients=(-kernel.num_records * descents - prior) @ split.from_standardised,
             stddev=kernel.shape.noise_stddev * np.sqrt(times),
             moments=sums @ released.matrix @ sums.T,
             moments_stddev=released.stddev * times.max(),
@@ -399,8 +398,7 @@ class MomentsStart(Start):
         read, gather, times = np.setdiff1d(split.read, held), split.gather_matrix, _readers(split)
         draws = drawn_prior(split)[0][:_NUM_FORECAST]
         scores, offsets = _stand_in_scores(split)
-        to = split.to_standardised[np.ix_(read, read)]
-        back = np.linalg.inv(to)
+        to, back = (of[np.ix_(read, read)] for of in (split.to_standardised, split.from_standardised))
         coefficients = draws[:, read] @ to.T
         if split.centre.any():
             # the predictor in the middle of the public domains, of which priors of what is far from 0 say nothing
@@ -433,7 +431,7 @@ class MomentsStart(Start):
         sums = _summed_moments(split, moments_of(plan))[: split.num_parameters]
         (summed,) = split.structure.summed
         precision = -np.asarray(_of_prior(kernel, "hessian")(kernel.guide.location(state.params)), np.float64)
-        back = np.linalg.inv(split.to_standardised)
+        back = split.from_standardised
         found = steep(
             sums @ _consistent(released, plan, split).matrix @ sums.T,
             summed.outcome.curvature(_longest_residual(split, plan.residual_bound)),

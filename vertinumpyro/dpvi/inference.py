@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from numpyro.infer.autoguide import AutoDelta
 
 from vertinumpyro.core import compat
@@ -396,7 +395,7 @@ class DPVI:
         factory, start = self._guide_of(plan), None
         if self.init_loc_fn is default_init and chosen_init(factory) is None and split.standardisation is not None:
             # near 0 by standardised scores, or the steps begin at the far end of a wide column
-            start = jnp.asarray(np.linalg.solve(split.to_standardised, split.init(default_init, guide_key)), float)
+            start = jnp.asarray(split.from_standardised @ split.init(default_init, guide_key), float)
         guide, params = ReparameterisedGuide.create(factory, split, self.init_loc_fn, guide_key, start=start)
         kernel = self._kernel(guide, plan)
         return kernel, kernel.init(step_key, params)

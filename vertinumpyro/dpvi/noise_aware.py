@@ -207,8 +207,7 @@ def information_of(
     key = f"trace information {'of lifetimes' if law else outcome} {cut:g}"
     if key not in split.compiled:
         split.compiled[key] = jax.jit(lambda *law, **arrays: _information(law[0] if law else outcome, cut, **arrays))
-    usual, to = usual_prior(split, read), split.to_standardised[square]
-    back = np.linalg.inv(to)
+    usual, to, back = usual_prior(split, read), split.to_standardised[square], split.from_standardised[square]
     mean = math.sqrt(float(np.mean(np.square(trace.stddev[read]))))
     scale = np.asarray(trace.stddev, np.float64)[read] / mean
     back = back / scale  # from where everyone's noise is alike
@@ -226,7 +225,7 @@ def information_of(
         middle=sum(offset.middle for offset in trace.offsets),
         halves=jnp.asarray(halves, float),
     )
-    centre, size = np.linalg.solve(split.to_standardised, trace.points[-1]), split.num_parameters
+    centre, size = split.from_standardised @ trace.points[-1], split.num_parameters
     centre[read], to = back @ found.centre, scale[:, None] * to
     linear, precision, without_noise = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
     linear[read] = found.linear @ to

@@ -176,8 +176,8 @@ class SplitModel:
     @property
     def intercept(self) -> int:
         """The place in flat theta of what standardised scores are moved by; the first where none is moved."""
-        is_moved = self.standardisation is not None and self.standardisation.intercept >= 0
-        return int(self.gather_index[self.standardisation.intercept]) if is_moved and self.standardisation else 0
+        known = self.standardisation
+        return 0 if known is None or known.intercept < 0 else int(self.gather_index[known.intercept])
 
     @cached_property
     def centre(self) -> np.ndarray:
@@ -197,6 +197,11 @@ class SplitModel:
         found = np.diag(scales[:-1])
         found[self.intercept] += self.centre
         return found
+
+    @cached_property
+    def from_standardised(self) -> np.ndarray:
+        """Its inverse `[theta, theta]`."""
+        return np.linalg.inv(self.to_standardised)
 
     def flatten(self, theta: Theta) -> Float[Array, " theta"]:
         """Unconstrained sites as flat theta."""
