@@ -60,9 +60,11 @@ def test_residuals_at_the_truth_have_mean_0_and_the_law_of_what_is_lived():
         law = HazardTable(cells, 1.0, 50_000, bins).lifetimes(LOG_RATIOS, LOG_RATIOS)
         eta = jnp.array([-0.5, 1.0, 40.0])
         values, probabilities = law.support(eta)
-        residual = jnp.clip(law.residual(eta[:, None], values), -1.5, 1.5)
+        residual = jnp.clip(law.linked_residual(eta[:, None], values), -1.5, 1.5)
         np.testing.assert_allclose(probabilities.sum(-1), 1.0, atol=1e-6)
-        np.testing.assert_allclose((probabilities * law.residual(eta[:, None], values)).sum(-1)[:2], 0.0, atol=1e-6)
+        np.testing.assert_allclose(
+            (probabilities * law.linked_residual(eta[:, None], values)).sum(-1)[:2], 0.0, atol=1e-6
+        )
     lived = np.exp(-0.5) * np.interp(time, [0, 1, 2.5, 6], np.cumsum([0, 1, 0.7 * 1.5, 1.5 * 3.5]))
     cut = np.clip(seen - lived, -1.5, 1.5)
     assert (probabilities * (values > 0)).sum(-1)[0] == pytest.approx(seen.mean(), abs=0.01)

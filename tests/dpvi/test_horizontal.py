@@ -208,6 +208,13 @@ def test_a_plan_says_how_long_a_fit_takes_and_what_is_long_is_asked_for(dataset:
         fit(HorizontalDPVI(DPVI_), dataset, plan, allow_long=True)
 
 
+def test_a_batch_of_very_many_records_is_one_that_the_sum_has_room_for():
+    plan = HorizontalDPVI(DPVI(num_components=2)).plan(
+        TableFacts(SCHEMA, 100_000_000, ("east", "west")), epsilon=1.0, delta=1e-9
+    )
+    assert 1e5 < plan.sampling.max_batch_size < 1e6  # of N / 30 it would be 3 million of each
+
+
 def test_a_holders_time_is_of_its_own_part(records: VerticalDataset):
     plan = HorizontalDPVI(DPVI_).plan(
         TableFacts(SCHEMA, N, ("east", "west")), noise_multiplier=2.0, batch_size=20, num_steps=5

@@ -15,7 +15,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from vertinumpyro.core.errors import ArgumentError, ModelContractError
+from vertinumpyro.core.errors import ArgumentError, ModelContractError, RangeError
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.data import (
     BinaryColumn,
@@ -27,7 +27,7 @@ from vertinumpyro.data import (
     TableFacts,
     VerticalDataset,
 )
-from vertinumpyro.dpvi import DPVI
+from vertinumpyro.dpvi import DPVI, SecondMoments
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.posterior import TwinWarning
@@ -173,6 +173,19 @@ def test_a_plan_says_how_records_are_clipped():
         mixture.check(facts, dataclasses.replace(other, clip_parts=(2, 2)))
     with pytest.raises(ArgumentError, match="the model has none"):
         mixture.plan(facts, noise_multiplier=2.0, clip="local")
+
+
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_ten_million_records_are_planned_whatever_the_budget_and_what_is_too_many_is_refused(outcome):
+    """Scores get coarser as the sum needs room on the ring; before, a million and counts of 100,000 were refused."""
+    dpvi = DPVI(model_of(outcome), warm_start=SecondMoments())
+    for epsilon in (0.5, 50.0):
+        plan = dpvi.plan(TableFacts(schema_of(outcome), 10_000_000), epsilon=epsilon, delta=1e-8)
+        assert plan.unproven == ()
+        assert plan.epsilon() <= epsilon
+    with pytest.raises(RangeError, match="lower the batch size"):
+        dpvi.plan(TableFacts(schema_of(outcome), 1_000_000_000), epsilon=50.0, delta=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")

@@ -17,7 +17,7 @@ from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from numpyro.infer import init_to_median
 from numpyro.infer.autoguide import AutoIAFNormal, AutoNormal
 
-from vertinumpyro.core.errors import ArgumentError, InferenceWarning, PlanSpentError
+from vertinumpyro.core.errors import ArgumentError, InferenceWarning, PlanSpentError, RangeError
 from vertinumpyro.core.rng import SystemRandomSource
 from vertinumpyro.data import BinaryColumn, CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI, inference, initial_state
@@ -218,6 +218,21 @@ def test_three_columns_that_a_party_ties_together_are_worth_steps():
 )
 def test_a_mixture_is_worth_steps_where_they_see_a_component_beside_their_noise(components, epsilon, steps):
     assert bool(DPVI(num_components=components).plan(FACTS, epsilon=epsilon).num_gradients) is steps
+
+
+@with_engine
+def test_more_records_than_a_sum_has_room_for_are_learned_from_tables_and_steps_take_as_many_as_there_is_room_for():
+    """A million records of many columns were refused, however the plan was asked for."""
+    facts = TableFacts(SCHEMA, 20_000_000)
+    assert DPVI(num_components=2).plan(facts, epsilon=10.0, delta=1e-9).num_gradients == 0
+    for settings, given in (({"warm_start": False}, {}), ({}, {"num_steps": 5})):
+        plan = DPVI(num_components=2, **settings).plan(facts, epsilon=10.0, delta=1e-9, **given)
+        assert 1e5 < plan.sampling.max_batch_size < 2e6
+        assert plan.num_gradients == given.get("num_steps", 150)
+    with pytest.raises(ArgumentError, match=r"room for [0-9,]+ at this clip_norm; leave warm_start out"):
+        DPVI(warm_start=True).plan(facts, epsilon=10.0, delta=1e-9)
+    with pytest.raises(RangeError, match="lower clip_norm, the batch size"):
+        DPVI(warm_start=False).plan(facts, epsilon=10.0, delta=1e-9, batch_size=20_000_000)
 
 
 def test_a_plan_that_releases_nothing_is_refused():

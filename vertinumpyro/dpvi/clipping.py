@@ -74,6 +74,7 @@ from vertinumpyro.posterior.predictive import score_link
 from vertinumpyro.privacy import GradientPlan, NeighbouringRelation, NoiseSource, Sampling
 from vertinumpyro.privacy.gradient_plan import LEAST_RESIDUAL_BOUND, bounds_of_outcomes
 from vertinumpyro.secure import BatchShape
+from vertinumpyro.secure.number_formats import most_records
 
 COMPILER_BYTES = 2**30
 """What the compiler takes at most for one fit's programs."""
@@ -103,6 +104,11 @@ class Clip(NamedTuple):
         """A plan's."""
         known = None if plan.standardisation is None else Standardisation(*plan.standardisation)
         return cls(plan.clip_norm, plan.clip_parts, plan.residual_bound, known)
+
+    @property
+    def most_records(self) -> float:
+        """Of a batch by default: a sum that is clipped on shares has no room for more."""
+        return most_records(self.norm) if self.parts is None else math.inf
 
     def standardised(self, split: SplitModel) -> SplitModel:
         """A model with its scores so standardised; what is linear before is so after."""
@@ -203,7 +209,7 @@ def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
     known = outcome.support(eta)
     assert known is not None  # `chosen_clip` asked
     values, probabilities = known
-    residual = np.asarray(outcome.residual(eta[:, None], values), np.float64)
+    residual = np.asarray(outcome.linked_residual(eta[:, None], values), np.float64)
     chance, weights = np.asarray(probabilities, np.float64), weights / weights.sum()
     cuts = _BOUNDS[:, None, None] * outcome.unit
     cut = np.clip(residual, -cuts, cuts)

@@ -273,7 +273,7 @@ class Lifetimes(NamedTuple):
     hazard: Any
     censored: Any
 
-    def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+    def linked_residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """D - exp(eta) L(t)."""
         return (value > 0) - jnp.exp(jnp.minimum(eta, _LARGEST)) * jnp.abs(value)
 

@@ -103,7 +103,7 @@ def _weights(outcome: Outcome | Lifetimes, cut: float, predictors: np.ndarray) -
     known = outcome.support(jnp.asarray(eta))
     assert known is not None  # `noise_aware.why_not` asked
     values, chances = known
-    residual, chances = np.asarray(outcome.residual(jnp.asarray(eta)[:, None], values)), np.asarray(chances)
+    residual, chances = np.asarray(outcome.linked_residual(jnp.asarray(eta)[:, None], values)), np.asarray(chances)
     psi = np.clip(residual, -cut, cut)
     mean = (chances * psi).sum(1)
     sums = (chances * psi * residual).sum(1), (chances * psi**2).sum(1) - mean**2, (chances * residual**2).sum(1)

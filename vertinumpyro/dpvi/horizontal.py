@@ -44,6 +44,7 @@ from vertinumpyro.secure import BatchShape, BetweenProcesses, FixedPoint
 from vertinumpyro.secure.between_processes import PartyProtocol
 from vertinumpyro.secure.dca import CipherSource, DistributedCompute, SumBackend
 from vertinumpyro.secure.fixed_point import Encoded, encoded, ring_sum
+from vertinumpyro.secure.number_formats import most_records
 from vertinumpyro.session import (
     HorizontalMethod,
     PartyComputation,
@@ -192,14 +193,16 @@ class HorizontalDPVI(HorizontalMethod):
         self.dpvi.twin_columns(clients.schema).warn(stacklevel=3)
         participation = participation or ("known" if clients.many else "hidden")
         amplified = participation == "hidden" or adversary == OUTSIDE_ANALYST
-        size, steps = default_batch(clients.num_records, amplified=amplified)
+        clip_norm = default_clip_norm(num_scores(clients.schema)) if clip_norm is None else clip_norm
+        most = most_records(clip_norm) // max(1, len(clients.holders))  # as each may draw the largest batch
+        size, steps = default_batch(clients.num_records, amplified=amplified, most=max(1, most))
         if clients.many:  # every record of a batch is a vector of its own
             size = min(size, max(1, _MOST_VALUES // self.dpvi.split(clients.schema).num_values))
         size, steps = batch_size if batch_size is not None else size, num_steps if num_steps is not None else steps
         default_noise = min(_DEFAULT_NOISE_CLIENTS, clients.count) if clients.many else clients.count
         settings: dict[str, Any] = {
             "sampling": PoissonSampling.for_batch_size(size, clients.num_records, steps),
-            "clip_norm": default_clip_norm(num_scores(clients.schema)) if clip_norm is None else clip_norm,
+            "clip_norm": clip_norm,
             "num_clients": default_noise if noise_clients is None else noise_clients,
             "max_unreliable": max_unreliable,
             "num_records": clients.num_records,

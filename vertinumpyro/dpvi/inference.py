@@ -281,7 +281,7 @@ class DPVI:
         if alone and start is not None:
             sampling = NoSteps()
         elif sampling is None:
-            size, steps = default_batch(dataset.num_records, amplified=amplified)
+            size, steps = default_batch(dataset.num_records, amplified=amplified, most=chosen.most_records)
             if begun is not None and start is not None:
                 size, steps = dataset.num_records, begun.steps.num_steps
             size, steps = batch_size if batch_size is not None else size, num_steps if num_steps is not None else steps

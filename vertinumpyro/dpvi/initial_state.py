@@ -244,13 +244,14 @@ class TableStart(Start):
         interactions that a mixture has by its components. Of a chance p in a component of N / K records the steps see
         the log odds with a standard error of s K / (N p (1 - p)), s the deviation of the mean of all their noise. On
         Adult steps lost at .9 what the tables gave up for them, and at .26, on 250,000 records, they gained nothing; at
-        .1 they gained a hundredth of a nat on Adult, and four of eight components (one fit of each).
+        .1 they gained a hundredth of a nat on Adult, and four of eight components (one fit of each). Steps that have no
+        room for all records are not taken.
         """
         if any(len(columns) > _A_PAIR for _, columns, _ in tied_columns(split)):
             return False
         noise = clip.norm * budget.noise / math.sqrt(1 - START_SHARE)
         error = noise * split.num_components / (budget.num_records * _USUAL_VARIANCE)
-        return split.num_components == 1 or error > _HIDDEN
+        return split.num_components == 1 or error > _HIDDEN or budget.num_records > clip.most_records
 
     def plan(
         self, facts: DatasetInfo, split: SplitModel, clip: Clip, *, all_records: bool, alone: bool, **settings: Any
@@ -260,6 +261,9 @@ class TableStart(Start):
         :raises ArgumentError: `warm_start=True`, and it cannot; says why.
         """
         refused = self._refusal(all_records=all_records, epsilon=settings["epsilon"])
+        if not alone and facts.num_records > clip.most_records:
+            room = f"which have room for {clip.most_records:,} at this clip_norm"
+            refused = f"it needs steps that take all records, {room}; leave warm_start out"
         try:
             if refused is not None:
                 raise ArgumentError(f"warm_start=True: {refused}")

@@ -417,7 +417,7 @@ def _expected(
     known = outcome.support(truth)
     assert known is not None  # `why_not` asked
     values, probabilities = known
-    residual = jnp.clip(outcome.residual(jnp.expand_dims(eta, -1), values), -cut, cut)
+    residual = jnp.clip(outcome.linked_residual(jnp.expand_dims(eta, -1), values), -cut, cut)
     mean = (probabilities * residual).sum(-1)
     return mean, (probabilities * residual**2).sum(-1) - mean**2
 

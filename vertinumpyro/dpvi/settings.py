@@ -6,8 +6,10 @@
 | nobody who does: one party alone, hidden batches, `adversary="outside analyst"` | N / 30, at least 100 | 1,000 |
 
 Towards somebody who knows the batches sub-sampling buys nothing: noise against a step's signal is least with everybody
-in it, and every further step costs in full. Towards the others batches of N / 30 amplify: sqrt(T) n / sigma, the
-signal-to-noise ratio of the whole run, is within 2% of its limit from there on, and smaller batches compute less.
+in it, and every further step costs in full. Of a million records or so a sum that is clipped on shares has no room for
+all: a step takes as many as it has room for, and what tables of pairs show is learned from tables alone. Towards the
+others batches of N / 30 amplify: sqrt(T) n / sigma, the signal-to-noise ratio of the whole run, is within 2% of its
+limit from there on, and smaller batches compute less.
 
 | setting | default | why |
 |---|---|---|
@@ -143,14 +145,16 @@ default_init: Callable[..., Any] = partial(init_to_uniform, **{"radius": 0.1})
 """Small random unconstrained values, so that the components of a mixture differ."""
 
 
-def default_batch(num_records: int, *, amplified: bool) -> tuple[int, int]:
+def default_batch(num_records: int, *, amplified: bool, most: float = math.inf) -> tuple[int, int]:
     """(batch size, number of steps), as the module's table has them, of steps from random values.
 
     :param amplified: whether sub-sampling counts against everyone whom ε is for: nobody of them knows the batches.
+    :param most: how many records a batch has room for.
     """
-    if not amplified:
-        return num_records, _KNOWN_STEPS
-    return min(num_records, max(_SMALLEST_BATCH, round(num_records / _NUM_BATCHES_AN_EPOCH))), _AMPLIFIED_STEPS
+    size, steps = num_records, _KNOWN_STEPS
+    if amplified:
+        size, steps = max(_SMALLEST_BATCH, round(num_records / _NUM_BATCHES_AN_EPOCH)), _AMPLIFIED_STEPS
+    return int(min(size, num_records, most)), steps
 
 
 def default_components(num_records: int, *, warm: bool) -> int:

@@ -59,11 +59,16 @@ class Outcome(abc.ABC):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """D log p(value | eta) / d eta: what the model's own density must have."""
 
+    def linked_residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """The residual as the link has it, of predictors or values beyond its reach as well."""
+        return self.residual(eta, value)
+
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array] | None:
         """Values of the outcome at the predictor [...] and their probabilities, both [..., S]; None where unknown.
 
-        Of outcomes without end, or of very many values, enough of them for means of what changes slowly. What knows
-        the steps' noise needs them: bounds that are forecast, and posteriors with intervals.
+        Of outcomes without end, or of very many values, enough of them for means of what changes slowly; the mean of
+        `linked_residual` at eta itself is 0. What knows the steps' noise needs them: bounds that are forecast, and
+        posteriors with intervals.
         """
         return None
 
@@ -115,10 +120,14 @@ def _usual_rates(most: float) -> tuple[float, float]:
     return 0.5 * float(np.log(most)), 0.25 * float(np.log(most))
 
 
-def _weighted(counts: np.ndarray, log_prob: Any) -> tuple[jax.Array, jax.Array]:
-    """The counts for each predictor, and their probabilities, each for those until the next."""
+def _weighted(counts: np.ndarray, log_prob: Any, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The counts for each predictor, and their probabilities, each for those until the next.
+
+    All are moved to where their mean is the law's own, as there are none beyond the largest: a score that has another
+    mean than 0 where nothing is cut would be put back for a cut.
+    """
     weights = jax.nn.softmax(log_prob + np.log(np.gradient(counts)), axis=-1)
-    return jnp.broadcast_to(counts, weights.shape), weights
+    return counts + (mean - weights @ jnp.asarray(counts, mean.dtype))[..., None], weights
 
 
 @final
@@ -314,10 +323,16 @@ class Poisson(Outcome):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         return value - jnp.exp(eta)
 
+    def linked_residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        return self.residual(self._log_rate(eta), value)
+
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        counts = _counts(self.most)
-        log_rate = jnp.minimum(eta, jnp.log(self.most))[..., None]
-        return _weighted(counts, counts * log_rate - jax.scipy.special.gammaln(counts + 1))
+        counts, log_rate = _counts(self.most), self._log_rate(eta)
+        log_prob = counts * log_rate[..., None] - jax.scipy.special.gammaln(counts + 1)
+        return _weighted(counts, log_prob, jnp.exp(log_rate))
+
+    def _log_rate(self, eta: jax.Array) -> jax.Array:
+        return jnp.minimum(eta, jnp.log(self.most))
 
     @property
     def usual(self) -> tuple[float, float]:
@@ -369,7 +384,7 @@ class NegativeBinomial(Outcome):
         log_odds = (eta - jnp.log(size))[..., None]
         log_prob = jax.scipy.special.gammaln(counts + size) - jax.scipy.special.gammaln(counts + 1)
         log_prob = log_prob - counts * jax.nn.softplus(-log_odds) - size * jax.nn.softplus(log_odds)
-        return _weighted(counts, log_prob)
+        return _weighted(counts, log_prob, jnp.exp(eta))
 
     @property
     def usual(self) -> tuple[float, float]:
@@ -428,6 +443,9 @@ class Gamma(Outcome):
 
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         return self.concentration * (value * jnp.exp(-eta) - 1)
+
+    def linked_residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        return self.concentration * (jnp.minimum(value * jnp.exp(-eta), self.most) - 1)
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
         amounts = self._amounts((np.arange(_SHARES) + 0.5) / _SHARES)

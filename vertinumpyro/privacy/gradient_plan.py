@@ -173,7 +173,8 @@ class NoisySumPlan(Plan):
 
 NO_STEPS = (
     "none, since they would add nothing: the noisy tables have all of the budget, as what this model says beyond pairs "
-    "of columns would be below the steps' noise. Ask for steps by num_steps"
+    "of columns would be below the steps' noise, or so many records have no room in a step's sum. Ask for steps by "
+    "num_steps"
 )
 """What a plan without them says."""
 

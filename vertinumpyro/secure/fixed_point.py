@@ -73,7 +73,7 @@ class FixedPoint(InProcess):
             who_learns_what="whoever runs it learns everything; a secure run reveals the noisy sum only",
             dealer="none",
             ring="integers modulo 2^64, products of 128 bits",
-            precision=f"{weights}, scores 11 to 24, {logs}",
+            precision=f"{weights}, scores up to 24, at least 11 but of large regressions, {logs}",
         )
 
     def grid_bits(self, shape: BatchShape) -> int:

@@ -56,6 +56,10 @@ estimate and no truncation in it. Other than in a clip on shares, that a link's 
 where b = 1 (`ScoreFunction`), and so is that one party alone contributes an outcome's own numbers
 (`ScoreFunction.padded`).
 
+So scores may be as coarse as a large batch makes them, while no more than `_MOST_KEPT` of C is kept back. It costs a
+regression little: its predictor has the columns as they are, so a residual that follows the model has mean 0 whatever
+it is multiplied by. Rounded scores lead to the same coefficients, with a variance larger by the square of the rounding.
+
 **Accuracy.** Notation: e_k = exp(z_k - max z), r_k = e_k / sum e, g = sum_k r_k s_k a record's gradient (s_k embedded
 in all D coordinates), clip(g) its projection on the ball of radius C. The exact sum is sum_n clip(g_n) over the
 locally bounded values; a projection never lengthens a difference, so an error of g counts once and the clip's own
@@ -106,21 +110,29 @@ def fixed_point_format(shape: BatchShape) -> FixedPointFormat:
     check_common_range(shape)
     _check_norm_range(shape)
     largest = shape.num_padded * shape.clip_norm + _NOISE_STDDEVS * shape.noise_stddev
+    # of a local clip `kept` says how coarse scores may be, which are long where C is: a unit of 2 and more has room
+    least = -_CLIP_EXPONENT if shape.clips_locally else _MIN_SCORE_BITS
     score_room = _SCORE_ROOM - math.ceil(math.log2(SCORE_BOUND * shape.clip_norm))
     sum_room = _RING_BITS - EXP_FRACTIONAL_BITS - math.ceil(math.log2(largest))
     score_bits = min(_MAX_SCORE_BITS, score_room, sum_room)
-    if score_bits < _MIN_SCORE_BITS:
+    if score_bits < least:
         raise RangeError(
-            f"{_could_wrap(shape)} leave {score_bits} fractional bits for the scores, and {_MIN_SCORE_BITS} "
-            "are needed; lower clip_norm, the batch size or the noise"
+            f"the clipped sum could wrap around the 64-bit ring: {_sizes(shape, score_bits)}, and {least} are needed; "
+            "lower clip_norm, the batch size or the noise"
         )
     return FixedPointFormat(score_bits=score_bits)
 
 
-def _could_wrap(shape: BatchShape) -> str:
+def most_records(clip_norm: float) -> int:
+    """How many a batch may have that is clipped on shares, with as much room for noise as for their sum."""
+    least = 2.0**-_CLIP_EXPONENT  # what is no clip norm is refused elsewhere
+    return max(1, int(2.0 ** (_RING_BITS - EXP_FRACTIONAL_BITS - _MIN_SCORE_BITS - 1) / max(least, clip_norm)))
+
+
+def _sizes(shape: BatchShape, bits: int) -> str:
     return (
-        f"the clipped sum could wrap around the 64-bit ring: batch size {shape.num_padded}, clip_norm "
-        f"{shape.clip_norm:g} and noise standard deviation {shape.noise_stddev:g}"
+        f"batch size {shape.num_padded}, clip_norm {shape.clip_norm:g} and noise standard deviation "
+        f"{shape.noise_stddev:g} leave {bits} fractional bits for the scores"
     )
 
 
@@ -229,6 +241,8 @@ def check_clip(shape: BatchShape) -> None:
         clip_share_kept(shape)
 
 
+_MOST_KEPT = 0.04
+
 _WEIGHT_EXCESS = 2.0**-19
 """t: how far above 1 a residual may be, in any arithmetic, and the most by which a cut weight's integer is below b."""
 
@@ -269,12 +283,13 @@ def kept(shape: BatchShape) -> float:
 def check_local_range(shape: BatchShape) -> None:
     """Checks that the roundings of a local clip are small.
 
-    :raises RangeError: they could move a norm by more than 1 % of clip_norm.
+    :raises RangeError: they could move a norm by more than `_MOST_KEPT` of clip_norm.
     """
-    if shape.clips_locally and kept(shape) > 0.01:
+    if shape.clips_locally and kept(shape) > _MOST_KEPT:
         raise RangeError(
-            f"rounding could move a clipped norm by {kept(shape):.1%} of clip_norm, and at most 1 % is accounted for; "
-            "lower the batch size or the noise, or raise clip_norm"
+            f"rounding could move a clipped norm by {kept(shape):.1%} of clip_norm, and at most {_MOST_KEPT:.0%} is "
+            f"accounted for: {_sizes(shape, fixed_point_format(shape).score_bits)}; lower the batch size or "
+            "residual_bound"
         )
 
 

@@ -188,8 +188,9 @@ class Crypten(BetweenProcesses):
             if third_party
             else "first party: party 0, which is insecure",
             ring="integers modulo 2^64, additive shares of all parties; products of 64 bits",
-            precision="weights 30 fractional bits, exponentials 20, scores 11 to 24, log densities 21; truncation "
-            "never fails; the clip keeps back at most 1 % for roundings",
+            precision="weights 30 fractional bits, exponentials 20, scores up to 24, log densities 21; truncation "
+            "never fails; the clip keeps back at most 1 % for roundings, of "
+            "large regressions 4 %",
         )
 
     def missing(self) -> str | None:
@@ -227,7 +228,8 @@ class Crypten(BetweenProcesses):
     def grid_bits(self, shape: BatchShape) -> int:
         """The grid of `FixedPoint`.
 
-        :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %.
+        :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %,
+            a party's own more than 4 %.
         """
         check_clip(shape)
         return fixed_point_format(shape).grid_bits

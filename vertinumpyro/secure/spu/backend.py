@@ -223,8 +223,9 @@ class Spu(BetweenProcesses):
             "within one machine are not encrypted, those between organisations are",
             dealer="first party, which is insecure" if self.protocol == "SEMI2K" else "none",
             ring="integers modulo 2^128 for the clip, modulo 2^64 for products and sums",
-            precision="weights 30 fractional bits, exponentials 20, scores 11 to 24, log densities 21; the reciprocal "
-            "square root is checked in integers; the clip keeps back at most 1 % for roundings",
+            precision="weights 30 fractional bits, exponentials 20, scores up to 24, log densities 21; the reciprocal "
+            "square root is checked in integers; the clip keeps back at most 1 % for roundings, of "
+            "large regressions 4 %",
         )
 
     def missing(self) -> str | None:
@@ -259,7 +260,8 @@ class Spu(BetweenProcesses):
         """The grid of `FixedPoint`.
 
         :raises ArgumentError: the protocol has fewer nodes than there are parties.
-        :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %.
+        :raises RangeError: also if the squared norms do not fit, or the clip would have to keep back more than 1 %,
+            a party's own more than 4 %.
         """
         program.check_nodes(self.protocol, shape.num_parties)
         number_formats.check_clip(shape)
