@@ -176,7 +176,7 @@ def test_a_plan_says_how_records_are_clipped():
 
 
 @pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
-@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("outcome", ["logit", "linear", "counts"])
 def test_ten_million_records_are_planned_whatever_the_budget_and_what_is_too_many_is_refused(outcome):
     """Scores get coarser as the sum needs room on the ring; before, a million and counts of 100,000 were refused."""
     dpvi = DPVI(model_of(outcome), warm_start=SecondMoments())
