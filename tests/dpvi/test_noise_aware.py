@@ -321,6 +321,23 @@ def test_a_hierarchy_has_an_interval_of_its_scale_and_of_its_groups():
     assert (found["std_error"] < 0.5).all()
 
 
+def test_what_is_left_to_the_prior_is_no_noise_of_privacy():
+    """An intercept beside a coefficient of every group: what they have in common no record tells, with noise or not."""
+
+    def model(data, num_records):
+        level: Any = numpyro.sample("level", dist.Normal(0.0, 1.0))
+        groups: Any = numpyro.sample("groups", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        parts = {"bank": level + 0.0 * data["income"], "telco": groups[data["group"].astype(int)]}
+        with party_plate("bank", num_records):
+            numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+    _, posterior = fitted(model, groups_of(), epsilon=2.0)
+    table = posterior.summary()
+    assert (table["std_error"] > 0.4).all()  # of four numbers with normal priors and one sum that nobody knows: 0.5
+    assert (table["privacy_share"] < 0.1).all()
+    assert not any("noise of privacy" in note for note in posterior.reading_notes)
+
+
 def test_a_hierarchys_draws_are_of_its_posterior_and_its_prior_counts_once():
     """Of the scale, whose density is integrated here over groups that the trace says something of."""
     split = DPVI(hierarchy).split(groups_of(8).schema)

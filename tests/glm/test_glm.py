@@ -235,9 +235,17 @@ def test_what_was_fitted_is_described(fitted, dataset):
     times = ("until", "since") if model.family == "survival" else ()
     assert model.feature_names() == ["income", "years", "usage", "tariff=x", "tariff=y", "tariff=z"]
     summary = model.summary()
-    assert list(summary.frame.index) == ["(intercept)", *model.feature_names()]
-    assert np.array_equal(summary.frame["coef"], [model.intercept_, *model.coef_])
+    assert list(summary.frame.index) == ["(intercept)", "income", "years", "usage", "tariff=y", "tariff=z"]
+    first, *others = model.coef_[3:]
+    rows = [model.intercept_ + first, *model.coef_[:3], *(other - first for other in others)]
+    np.testing.assert_allclose(summary.frame["coef"], rows, rtol=0, atol=1e-12)
     assert ("std err" in summary.frame) == model.posterior_.is_interval
+    if model.posterior_.is_interval:  # how values differ is known, where each beside an intercept is not
+        alone = model.posterior_.summary().loc["tariff_coef[1]", "std_error"]
+        assert summary.frame.loc["tariff=y", "std err"] < alone
+        low, high = summary.frame.loc["tariff=y"].to_numpy()[2:]
+        assert low < others[0] - first < high
+        assert "over its first one" in str(summary)
     assert f"family {model.family}" in str(summary)
     assert model.coef_.shape == (6,)
     assert (model.n_features_in_, list(model.feature_names_in_)) == (4, list(FEATURES))

@@ -151,10 +151,8 @@ def why_not(split: SplitModel, offsets: tuple[Offset, ...], *, knows_times: bool
     :param offsets: those of the plan, which the moments have.
     :param knows_times: whether an offset is a survival's time at risk, of which there is a table.
     """
-    if split.num_parameters > MOST_PARAMETERS:
-        return (
-            f"the model has {split.num_parameters} parameters, and {MOST_PARAMETERS} is the most for which it is known"
-        )
+    if (number := split.num_parameters) > MOST_PARAMETERS:
+        return f"the model has {number} parameters, and {MOST_PARAMETERS} is the most for which it is known"
     outcome = split.structure.summed[0].outcome
     if outcome.support(jnp.zeros(1)) is None:
         return "what values its outcome has at a predictor is not known (`Outcome.support`)"
@@ -230,7 +228,9 @@ def information_of(
     linear, precision, without_noise = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
     linear[read] = found.linear @ to
     precision[square], without_noise[square] = (to.T @ of @ to for of in (found.precision, found.without_noise))
-    return Information(precision, linear, centre, without_noise)
+    seen = np.eye(size) - _unseen(split)
+    values, vectors = np.linalg.eigh(seen @ without_noise @ seen)
+    return Information(precision, linear, centre, (vectors * np.maximum(values, 0.0)) @ vectors.T)
 
 
 def _constant(split: SplitModel) -> np.ndarray:
@@ -239,6 +239,17 @@ def _constant(split: SplitModel) -> np.ndarray:
     tried = split.gather_matrix @ np.concatenate(stand_in_scores(split, number, seed=8), axis=1).T
     found, *_ = np.linalg.lstsq(tried.T, np.ones(number), rcond=1e-9)
     return found if np.allclose(tried.T @ found, 1.0, atol=1e-4) else np.zeros_like(found)
+
+
+def _unseen(split: SplitModel) -> np.ndarray:
+    """The projection on what no record says, as an intercept beside all values: moments' noise would have it known."""
+    if "unseen" not in split.compiled:
+        number = 64 * split.num_parameters + 1024  # so many that every value of a column is among them
+        tried = np.concatenate(stand_in_scores(split, number, seed=9), axis=1) @ split.gather_matrix.T
+        values, vectors = np.linalg.eigh((tried.T @ tried)[np.ix_(split.read, split.read)] / number)
+        unseen = split.from_standardised[:, split.read] @ vectors[:, values < _LEAST * values.max()]
+        split.compiled["unseen"] = unseen @ np.linalg.pinv(unseen)
+    return split.compiled["unseen"]
 
 
 def _information(

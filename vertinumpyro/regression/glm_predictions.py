@@ -46,10 +46,8 @@ from vertinumpyro.regression.dataframe_input import (
     values_of,
 )
 from vertinumpyro.regression.families import CLASSIFIERS
-from vertinumpyro.regression.glm_model import INTERCEPT, Term
 from vertinumpyro.regression.glm_settings import Regression
 from vertinumpyro.regression.results import (
-    INTERCEPT_ROW,
     RegressionSummary,
     default_times,
     facts_of_plan,
@@ -57,6 +55,7 @@ from vertinumpyro.regression.results import (
     interval_names,
     reference_profile,
     survival_curves,
+    treatment_rows,
 )
 from vertinumpyro.regression.sklearn_compat import SpendsOwnBudgets, available_if, check_is_fitted
 from vertinumpyro.secure import Backend, Crypten, FixedPoint
@@ -116,31 +115,24 @@ class GLMPredictions(SpendsOwnBudgets):
         check_is_fitted(self, "coef_")
         return [name for term in self._regression_.terms for name in term.names]
 
-    def learned_sites(self) -> list[str]:
-        """The rows of `posterior_.summary()` that are the intercept and the coefficients, in their order."""
-        check_is_fitted(self, "coef_")
-        terms = [term for term in self._regression_.terms if isinstance(term, Term)]
-        single = [[t.site] if t.ends is not None else [f"{t.site}[{i}]" for i in range(t.size)] for t in terms]
-        return [INTERCEPT, *(name for names in single for name in names)]
-
     def summary(self, level: float = 0.95) -> RegressionSummary:
         """Coefficients with standard errors and intervals that know the noise, as statsmodels prints them.
 
-        Units are `coef_`'s. Where the posterior has no intervals there are coefficients alone, and a note says why.
+        Units are `coef_`'s; of a column with a coefficient for each value, as `coef_` has them, rows are of its values
+        over the first, as of MarginalGLM, and the intercept is of the first values: how values differ is what records
+        say. Where the posterior has no intervals there are coefficients alone, and a note says why.
 
         :param level: of the intervals.
         :raises ArgumentError: level does not lie between 0 and 1.
         """
-        names, posterior = interval_names(level), self.posterior_
-        rows = posterior.summary(prob=level).loc[self.learned_sites()]
-        columns = {"estimate": "coef", "std_error": "std err", **dict(zip(("lower", "upper"), names, strict=True))}
-        frame = rows.rename(columns=columns).filter(items=list(columns.values()))
-        frame["coef"] = [self.intercept_, *self.coef_]
+        interval_names(level)
+        posterior = self.posterior_
+        frame, notes = treatment_rows(self._regression_, posterior, self.intercept_, self.coef_, level)
         return RegressionSummary(
             title=f"{type(self).__name__}, family {self.family}",
             facts=facts_of_plan(posterior.plan, self._regression_.label),
-            frame=frame.set_axis([INTERCEPT_ROW, *self.feature_names()]),
-            notes=[*posterior.reading_notes, *([posterior.spread_note] if posterior.spread_note else [])],
+            frame=frame,
+            notes=[*notes, *posterior.reading_notes, *([posterior.spread_note] if posterior.spread_note else [])],
         )
 
     def linear_predictor(self, X: Records) -> np.ndarray:

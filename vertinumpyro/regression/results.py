@@ -90,6 +90,42 @@ def normal_rows(names: Sequence[str], mean: Any, covariance: Any, level: float) 
 
 
 NUM_DRAWS = 2000
+FIRST_VALUES = "Values of a column are over its first one, and the intercept is where all columns have their first"
+"""What to know of `treatment_rows` that are of values."""
+
+
+def treatment_rows(
+    regression: Regression, posterior: Posterior, intercept: float, coefficients: np.ndarray, level: float
+) -> tuple[pd.DataFrame, list[str]]:
+    """A row for the intercept, each number, and each value of a column over its first, and what to know of them.
+
+    A coefficient for every value and an intercept beside them are known by their priors alone, wide as these are; what
+    records say is how values differ, which a table that is read has to have.
+
+    :param intercept, coefficients: `[d]`, in the terms' order.
+    :param level: of the intervals, where the posterior has some.
+    """
+    names, rows, place, size = [INTERCEPT_ROW], [np.eye(1 + len(coefficients))[0]], 1, 1 + len(coefficients)
+    terms = [term for term in regression.terms if isinstance(term, Term)]
+    for term in terms:
+        own = np.eye(size)[place : place + term.size]
+        if term.ends is None:
+            names += term.names[1:]
+            rows[0], own = rows[0] + own[0], own[1:] - own[0]
+        else:
+            names += term.names
+        rows += list(own)
+        place += term.size
+    contrasts = np.array(rows)
+    low, high = interval_names(level)
+    frame = pd.DataFrame({"coef": contrasts @ np.array([intercept, *coefficients])}, index=pd.Index(names))
+    if posterior.is_interval:
+        drawn = _draws(posterior)
+        sites = [drawn[INTERCEPT], *(drawn[term.site] for term in terms)]
+        drawn_rows = np.concatenate([site.reshape(NUM_DRAWS, -1) for site in sites], axis=1) @ contrasts.T
+        frame["std err"] = drawn_rows.std(0)
+        frame[low], frame[high] = np.quantile(drawn_rows, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return frame, [FIRST_VALUES] if any(term.ends is None for term in terms) else []
 
 
 def hazard_ratios(regression: Regression, posterior: Posterior, prob: float) -> pd.DataFrame:

@@ -261,22 +261,17 @@ class VerticalGLMReport(_CoefficientReport):
         )
 
     def coefficients(self) -> pd.DataFrame:
-        """A row for the intercept and for every coefficient."""
-        table = _estimates(self.result)
-        if self.result.posterior_.is_interval:
-            rows, terms = self.result.posterior_.summary(), self.result.learned_sites()
-            table["low 95%"], table["high 95%"] = (
-                rows.loc[terms, "lower"].to_numpy(),
-                rows.loc[terms, "upper"].to_numpy(),
-            )
-        return table
+        """A row for the intercept, for each number and for each value of a column over its first."""
+        found = self.result.summary().frame.drop(columns="std err", errors="ignore")
+        found.columns = pd.Index(["estimate", "low 95%", "high 95%"][: len(found.columns)])
+        return found.rename_axis("term")
 
     @property
     def _caption(self) -> str:
         told = (
             "with 95% intervals that know the noise" if self.result.posterior_.is_interval else "they have no intervals"
         )
-        return f"Coefficients per unit of a scaled feature, or of a column's value; {told}."
+        return f"Coefficients per unit of a scaled feature, or of a column's value over its first; {told}."
 
     def items(self, twin: DrawnTwin | None) -> Sequence[ReportFigure | ReportTable]:
         """See `RunReport`; of a survival its hazard ratios and curves, too."""
