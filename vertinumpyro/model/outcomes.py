@@ -120,14 +120,14 @@ def _usual_rates(most: float) -> tuple[float, float]:
     return 0.5 * float(np.log(most)), 0.25 * float(np.log(most))
 
 
-def _weighted(counts: np.ndarray, log_prob: Any, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _weighted(counts: Any, log_prob: Any, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The counts for each predictor, and their probabilities, each for those until the next.
 
     All are moved to where their mean is the law's own, as there are none beyond the largest: a score that has another
     mean than 0 where nothing is cut would be put back for a cut.
     """
-    weights = jax.nn.softmax(log_prob + np.log(np.gradient(counts)), axis=-1)
-    return counts + (mean - weights @ jnp.asarray(counts, mean.dtype))[..., None], weights
+    weights, counts = jax.nn.softmax(log_prob + np.log(np.gradient(counts)), axis=-1), jnp.asarray(counts, mean.dtype)
+    return counts + (mean - weights @ counts)[..., None], weights
 
 
 @final
