@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import vertinumpyro as vnp
-from vertinumpyro.core.errors import ArgumentError, SchemaError
+from vertinumpyro.core.errors import ArgumentError, InferenceWarning, SchemaError
 from vertinumpyro.data import Determined, Impossible, Order, Schema, VerticalDataset
 from vertinumpyro.data.constraints import drawn_within
 
@@ -183,6 +183,17 @@ def test_what_hardly_ever_holds_is_said():
 
     with pytest.raises(ArgumentError, match="hardly a record that the model draws holds"):
         drawn_within(draw, SCHEMA.constraints, SCHEMA.columns)
+
+
+def test_where_few_hold_a_twin_says_how_many_of_its_records_are_copies():
+    def draw(attempt):
+        rng = np.random.default_rng(attempt)
+        return pd.DataFrame({"sex": ["m"] * 1000, "pregnant": rng.random(1000) < 0.9995})
+
+    known = [Impossible({"sex": ["m"], "pregnant": [True]})]
+    with pytest.warns(InferenceWarning, match=r"constraint: [0-9]+ of 1,000 records of the twin are copies of others"):
+        found = drawn_within(draw, known, SCHEMA.columns)
+    assert not found["pregnant"].any()
 
 
 def test_constraints_are_part_of_the_schema():

@@ -13,9 +13,9 @@ from scipy import stats
 
 from tests.marginals.conftest import SCHEMA, TRUTH, dataset_of, simulated, two_groups
 from vertinumpyro.core.errors import ModelContractError
-from vertinumpyro.data import BinaryColumn, BinnedColumn, PartySchema, RealColumn, Schema
+from vertinumpyro.data import BinaryColumn, BinnedColumn, CountColumn, PartySchema, RealColumn, Schema
 from vertinumpyro.marginals import expected_tables as model_tables
-from vertinumpyro.marginals.expected_tables import ModelTables, TableKey
+from vertinumpyro.marginals.expected_tables import ModelTables, TableKey, column_grid
 from vertinumpyro.model import enumeration, mixture_model, party_plate, split_model
 from vertinumpyro.model.enumeration import transform_to
 from vertinumpyro.mrf.cells import cell_columns
@@ -183,3 +183,15 @@ def test_a_records_density_transforms_every_latent_once(split, truth, monkeypatc
     monkeypatch.setattr(enumeration, "transform_to", counted)
     jax.make_jaxpr(made.log_density)(truth, jnp.zeros((3, made.num_blocks), jnp.int32), made.sums)
     assert len(transformed) == len(split.structure.latents)
+
+
+def test_points_of_a_wide_count_are_as_many_values_as_its_finer_cells_have():
+    """Those at the ends, which have a cell each, among them."""
+    column = CountColumn(upper=20_000)
+    (cells,) = cell_columns(Schema({"bank": PartySchema({"amount": column})}))
+    grid = column_grid(column, cells)
+    found = np.bincount(grid.fine["amount"], np.exp(grid.log_weights), minlength=cells.num_fine)
+    values = np.bincount(cells.codes({"amount": np.arange(20_001)}, fine=True), minlength=cells.num_fine)
+    assert [found[0], found[-1]] == [values[0], values[-1]] == [1, 1]
+    assert np.abs(found - values).max() <= 10  # a point stands for some ten values, of which one may be the next cell's
+    assert found.sum() == pytest.approx(20_001)

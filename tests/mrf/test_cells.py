@@ -1,9 +1,13 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tests.mrf.conftest import SCHEMA, frame
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.data import CountColumn, PartySchema, Schema
 from vertinumpyro.mrf.cells import cell_columns
+from vertinumpyro.mrf.marginals import columns_from_list
 
 
 @pytest.mark.parametrize("column", cell_columns(SCHEMA), ids=lambda c: c.name)
@@ -35,6 +39,33 @@ def test_a_bin_is_decoded_as_its_finer_histogram_says(dataset):
     assert np.all(np.abs(found - fine) <= 5 * np.sqrt(fine) + 1)
     uniform = column.values(column.codes(arrays), np.random.default_rng(0))["visits"]
     assert np.abs(np.bincount(uniform, minlength=41) - fine).sum() > 5 * np.abs(found - fine).sum()
+
+
+@pytest.mark.parametrize("upper", [1024, 1500, 20_000])
+def test_of_more_values_than_a_histogram_has_cells_those_at_the_ends_stay_apart(upper):
+    """Zeros of a long tail, and what counts as the bound, were spread over their neighbours."""
+    (column,) = cell_columns(Schema({"bank": PartySchema({"amount": CountColumn(upper=upper)})}))
+    assert column.ends_apart
+    rng = np.random.default_rng(0)
+    values = rng.choice([0, upper, -1], 20_000, p=[0.6, 0.2, 0.2])
+    values = np.where(values < 0, rng.integers(0, upper + 1, 20_000), values)
+    fine = np.bincount(column.codes({"amount": values}, fine=True), minlength=column.num_fine)
+    assert (len(fine), fine.sum()) == (1026, 20_000)
+    assert [fine[0], fine[-1]] == [np.sum(values == 0), np.sum(values == upper)]
+    drawn = column.values(column.codes({"amount": values}), rng, fine)
+    assert set(np.unique(drawn["amount"])) <= set(range(upper + 1))
+    # in the cells in which records are, 5 standard deviations of each
+    again = np.bincount(column.codes(drawn, fine=True), minlength=column.num_fine)
+    assert np.all(np.abs(again - fine) <= 5 * np.sqrt(fine) + 6)
+
+
+def test_a_column_of_an_earlier_release_has_no_cells_for_ends():
+    (column,) = cell_columns(Schema({"bank": PartySchema({"amount": CountColumn(upper=5000)})}))
+    stored = {name: value for name, value in dataclasses.asdict(column).items() if name != "ends_apart"}
+    (before,) = columns_from_list([stored])
+    assert (before.num_fine, column.num_fine) == (1024, 1026)
+    drawn = before.values(np.zeros(1000, int), np.random.default_rng(0), np.ones(1024))["amount"]
+    assert before.codes({"amount": drawn}).max() == 0
 
 
 def test_only_binned_columns_need_a_finer_histogram():

@@ -1,4 +1,5 @@
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -251,6 +252,30 @@ def test_no_step_of_raking_is_too_many_where_tables_contradict_each_other(dense,
         found.append(np.mean(distances(codes, drawn, pairs, sizes)))
     assert found[0] > found[1]
     assert found[2] < 1.01 * found[1], found
+
+
+def test_factors_that_tables_of_noise_ask_for_do_not_overflow_as_values_are_drawn(dense, monkeypatch):
+    """Values would be the last ones where a product of weights was infinite, or any."""
+    _, sizes, pairs = dense
+    rng = np.random.default_rng(0)
+    tables = [Measurement(columns=p, values=1e3 * rng.random((5, 5)), stddev=1.0) for p in pairs]
+    model = fit_graphical_model(sizes, tables[:1], 20_000, singles=[one_way(n, tables, 20_000) for n in sizes])
+    asked = []
+
+    def extreme(dual, start, **_):
+        asked.append(3e3 * tables[0].values.size * np.random.default_rng(1).standard_normal(len(start)))
+        return SimpleNamespace(x=asked[-1])
+
+    monkeypatch.setattr("vertinumpyro.mrf.twin.minimize", extreme)
+    raking = Raking(tables, 20_000)
+    draw_cells(model, 20_000, np.random.default_rng(0), raking)
+    factors = [tilt.factors for tilts in raking.tilts.values() for tilt in tilts]
+    assert asked
+    assert all(np.all(table.max(axis=-1) == 1) for table in factors)
+    with np.errstate(over="raise", invalid="raise"):
+        drawn = draw_cells(model, 20_000, rng, lambda name, *_: raking.tilts.get(name, ()))
+    name, (tilt,) = next((name, tilts) for name, tilts in raking.tilts.items() if len(tilts) == 1)
+    assert np.array_equal(drawn[name], tilt.factors.argmax(axis=-1)[tilt.rows(drawn)])
 
 
 def test_a_field_that_holds_every_table_is_drawn_from_as_it_is(chain):

@@ -5,6 +5,7 @@ that another one determines. Twins keep it; nothing is computed on a real table,
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, final
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import pandas as pd
 
-from vertinumpyro.core.errors import ArgumentError, SchemaError
+from vertinumpyro.core.errors import ArgumentError, InferenceWarning, SchemaError
 from vertinumpyro.core.validation import shown
 from vertinumpyro.data.column import Column, plain
 from vertinumpyro.data.date_columns import DateColumn, read_moments
@@ -273,10 +274,16 @@ def drawn_within(
         good[broken] = True
     if good.all():
         return frame
+    said = "; ".join(str(one.to_dict()) for one in own)
     if given or not good.any():
-        said = "; ".join(str(one.to_dict()) for one in own)
         raise ArgumentError(f"constraint: hardly a record that the model draws holds; see whether these can: {said}")
     broken = np.flatnonzero(~good)
+    warnings.warn(
+        f"constraint: {len(broken):,} of {len(frame):,} records of the twin are copies of others, as so few that the "
+        f"model draws hold; see whether these can: {said}",
+        InferenceWarning,
+        stacklevel=2,
+    )
     return _with_rows(frame, broken, frame, np.resize(np.flatnonzero(good), len(broken)))
 
 

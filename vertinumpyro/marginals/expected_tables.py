@@ -101,6 +101,8 @@ def _integers(cells: CellColumn, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
         return np.arange(size), np.ones(size)
     bins = min(size, 4 * cells.num_bins if coarse else _MOST_VALUES)
     edges = np.floor(np.linspace(0, size, bins + 1)).astype(np.int64)
+    if cells.ends_apart and not coarse:
+        edges = np.unique([0, 1, *edges[1:-1], size - 1, size])
     return (edges[:-1] + edges[1:] - 1) // 2, np.diff(edges).astype(float)
 
 

@@ -3,6 +3,9 @@
 A Markov random field counts cells, so a wide or continuous column is cut into equal cells of its public domain. Its
 owner may also release a finer histogram of it (under the plan); then a cell is decoded by drawing from
 P(value | cell) as that histogram has it, and uniformly otherwise.
+
+Where numbers have more values than that histogram has cells, the smallest and the largest have one of their own: zero,
+and the bound at which larger numbers count, are what many records share, and would be spread over their neighbours.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ class CellColumn:
     :ivar domain_size: how many values it has in model units; 0 for a real column.
     :ivar num_bins: cells of present values; equal to `domain_size` where nothing is binned.
     :ivar missing: as the values are encoded, "forbid", "mask" or "category"; missing ones have the last cell.
+    :ivar ends_apart: whether the smallest and the largest value have a cell each in the finer histogram, its first and
+        its last; releases of earlier versions have none.
     """
 
     name: str
@@ -40,6 +45,7 @@ class CellColumn:
     domain_size: int
     num_bins: int
     missing: str
+    ends_apart: bool = False
 
     @property
     def num_cells(self) -> int:
@@ -49,8 +55,12 @@ class CellColumn:
     @property
     def num_fine(self) -> int:
         """Cells of the finer histogram from which a bin's values are recovered; `num_cells` where nothing is binned."""
-        present = self.domain_size or self.num_bins * _FINE_PER_CELL
-        return min(present, max(_MOST_FINE, self.num_bins)) + (self.missing != "forbid")
+        return self._num_equal + 2 * self.ends_apart + (self.missing != "forbid")
+
+    @property
+    def _num_equal(self) -> int:
+        """Of its cells those of equal width."""
+        return min(self.domain_size or self.num_bins * _FINE_PER_CELL, max(_MOST_FINE, self.num_bins))
 
     @property
     def binned(self) -> bool:
@@ -65,9 +75,12 @@ class CellColumn:
         """
         size = self.num_fine if fine else self.num_cells
         values, present = arrays[self.name], self._present(arrays)
-        num_bins = size - (self.missing != "forbid")
-        out = np.full(len(values), size - 1, np.int64)
-        out[present] = self._cut(values[present], num_bins)
+        out, seen = np.full(len(values), size - 1, np.int64), values[present]
+        out[present] = self._cut(seen, self._num_equal if fine else self.num_bins)
+        if fine and self.ends_apart:
+            out[present] = np.select(
+                [seen == 0, seen == self.domain_size - 1], [0, self._num_equal + 1], out[present] + 1
+            )
         return out
 
     def _present(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -102,17 +115,33 @@ class CellColumn:
     def _draw(self, cells: np.ndarray, rng: np.random.Generator, fine_weights: np.ndarray | None) -> np.ndarray:
         num_bins = self.num_bins
         if fine_weights is not None and self.binned:
-            num_bins = self.num_fine - (self.missing != "forbid")
-            cells = _draw_fine(cells, self.num_bins, fine_weights[:num_bins], rng)
+            num_bins = self._num_equal
+            owner = bins_of.group(np.arange(num_bins), num_bins, self.num_bins)[0]
+            owner = np.pad(owner, int(self.ends_apart), mode="edge")
+            cells = _draw_fine(cells, self.num_bins, owner, fine_weights[: len(owner)], rng)
+            if self.ends_apart:
+                return self._within_ends(cells, rng)
         if not self.domain_size:
             return (cells + rng.random(len(cells))) / num_bins
         starts = bins_of.integer_starts(0, self.domain_size - 1, num_bins)
         return bins_of.draw_integers(starts, self.domain_size - 1, cells, rng)
 
+    def _within_ends(self, cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Values of cells of a finer histogram whose first and last are the ends; of one that has no other, the end."""
+        last = self.domain_size - 1
+        starts = bins_of.integer_starts(0, last, self._num_equal)
+        low = np.concatenate([[0], np.maximum(starts, 1), [last]])
+        high = np.concatenate([[0], starts[1:] - 1, [last - 1, last]])
+        return rng.integers(low[cells], np.maximum(low, high)[cells] + 1)
 
-def _draw_fine(cells: np.ndarray, num_bins: int, weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A fine cell within each cell, by weight; uniform in a cell whose weights are all zero."""
-    owner = bins_of.group(np.arange(len(weights)), len(weights), num_bins)[0]
+
+def _draw_fine(
+    cells: np.ndarray, num_bins: int, owner: np.ndarray, weights: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """A fine cell within each cell, by weight; uniform in a cell whose weights are all zero.
+
+    :param owner: the cell of each fine cell, ascending.
+    """
     mass = np.bincount(owner, weights, minlength=num_bins)
     weights = np.where(mass[owner] > 0, weights, 1.0)
     cumulative = np.concatenate([[0.0], np.cumsum(weights)])
@@ -150,10 +179,12 @@ def cell_columns(
 def _cut(name: str, column: Column, party: str, bins: Mapping[str, int], max_cells: int) -> CellColumn:
     size = column.num_values or 0
     wanted = bins.get(name, max_cells if column.ordered else size)
+    num_bins = min(wanted, size) if size else wanted
     return CellColumn(
         name=name,
         party=party,
         domain_size=size,
-        num_bins=min(wanted, size) if size else wanted,
+        num_bins=num_bins,
         missing="mask" if column.masked else column.missing,
+        ends_apart=column.ordered and num_bins < size and size > _MOST_FINE,
     )

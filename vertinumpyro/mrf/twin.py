@@ -175,7 +175,9 @@ def _raked(shares: np.ndarray, tables: Sequence[_Table], tau: float) -> np.ndarr
     start = np.zeros(sum(table.released.size for table in tables))  # where the dual is 0, so that `ftol` is of the gain
     best = minimize(dual, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS, "ftol": _LITTLE, "gtol": 0.0})
     for table, part in zip(tables, _parts(tables, best.x), strict=True):
-        table.tilt = table.tilt._replace(factors=np.exp(part / table.size))
+        logs_of_factors = part / table.size  # may be hundreds; a row's largest is 1, as a draw divides by its row's sum
+        factors = np.exp(logs_of_factors - logs_of_factors.max(axis=-1, keepdims=True))
+        table.tilt = table.tilt._replace(factors=factors)
     return _under_factors(logs, tables, best.x)[0]
 
 
