@@ -267,6 +267,7 @@ def test_factors_that_tables_of_noise_ask_for_do_not_overflow_as_values_are_draw
         return SimpleNamespace(x=asked[-1])
 
     monkeypatch.setattr("vertinumpyro.mrf.twin.minimize", extreme)
+    monkeypatch.setattr("vertinumpyro.mrf.twin._alone", lambda *_: None)
     raking = Raking(tables, 20_000)
     draw_cells(model, 20_000, np.random.default_rng(0), raking)
     factors = [tilt.factors for tilts in raking.tilts.values() for tilt in tilts]
@@ -275,7 +276,24 @@ def test_factors_that_tables_of_noise_ask_for_do_not_overflow_as_values_are_draw
     with np.errstate(over="raise", invalid="raise"):
         drawn = draw_cells(model, 20_000, rng, lambda name, *_: raking.tilts.get(name, ()))
     name, (tilt,) = next((name, tilts) for name, tilts in raking.tilts.items() if len(tilts) == 1)
-    assert np.array_equal(drawn[name], tilt.factors.argmax(axis=-1)[tilt.rows(drawn)])
+    assert np.array_equal(drawn[name], tilt.factors.argmax(axis=-1)[tilt.rows(drawn, 20_000)])
+
+
+def test_where_noise_led_the_field_away_a_column_alone_is_as_all_tables_say_together(dense):
+    codes, sizes, pairs = dense
+    rng = np.random.default_rng(0)
+    tables = [Measurement(columns=p, values=3e3 * rng.standard_normal((5, 5)), stddev=3e3) for p in pairs]
+    for name, codes_of in codes.items():
+        counts = np.bincount(codes_of, minlength=5) + 20 * rng.standard_normal(5)
+        tables.append(Measurement(columns=(name,), values=counts, stddev=20.0))
+    even = [Measurement(columns=(name,), values=np.full(5, 4e3), stddev=1.0) for name in sizes]
+    model = fit_graphical_model(sizes, even, 20_000, singles=even)
+    raking = Raking(tables, 20_000)
+    draw_cells(model, 20_000, np.random.default_rng(0), raking)
+    drawn = draw_cells(model, 20_000, rng, lambda name, *_: raking.tilts.get(name, ()))
+    singles = [(name,) for name in sizes]
+    assert max(distances(codes, drawn, singles, sizes)) < 0.02
+    assert max(distances(codes, draw_cells(model, 20_000, rng), singles, sizes)) > 0.1
 
 
 def test_a_field_that_holds_every_table_is_drawn_from_as_it_is(chain):

@@ -30,7 +30,7 @@ def fitted(dataset, tmp_path_factory):
 
 def test_a_fit_says_which_tables_it_misses_and_what_limits_it(fitted, monkeypatch):
     twin = MarkovTwin.of(fitted[1].marginals, fitted[1].model, {})
-    assert max(twin.missed.values(), default=0.0) < 0.02  # hardly beyond noise, which is new in every run
+    assert max(twin.missed.values(), default=0.0) < 0.04  # hardly beyond noise, which is new in every run
     monkeypatch.setattr(twin._raking, "gaps", {})
     assert (twin.missed, twin.limited_by) == ({}, "noise")
     assert _missed(twin).startswith("none, beyond noise")

@@ -38,8 +38,9 @@ class Released(NamedTuple):
 
 
 def columns_to_list(columns: Sequence[CellColumn]) -> list[dict[str, Any]]:
-    """Columns in cells as plain data for JSON."""
-    return [dataclasses.asdict(column) for column in columns]
+    """Columns in cells as plain data for JSON; without `ends_apart` as an earlier version's."""
+    records = [dataclasses.asdict(column) for column in columns]
+    return [{k: v for k, v in record.items() if k != "ends_apart" or v} for record in records]
 
 
 def columns_from_list(records: Sequence[Mapping[str, Any]]) -> tuple[CellColumn, ...]:

@@ -57,7 +57,7 @@ from vertinumpyro.data.table import write_in_blocks
 from vertinumpyro.mrf.cells import CellColumn
 from vertinumpyro.mrf.field import GraphicalModel
 from vertinumpyro.mrf.marginals import Marginals, held_release, held_words, named, pack_model, unpack_model
-from vertinumpyro.mrf.measurements import Measurement
+from vertinumpyro.mrf.measurements import Measurement, one_way
 from vertinumpyro.mrf.plan import MRFPlan
 from vertinumpyro.mrf.table_selection import merged
 from vertinumpyro.session import PRIVACY_RECORD
@@ -67,6 +67,7 @@ _MOST_SHARES = 2**23  # of the widest column's cells, or of all columns, of all 
 _MOST_WORK = 2**28  # of all tables' last columns, of all records: the time of a step, a second or so
 _STEPS = 100
 _LITTLE = 1e-4  # of what was gained so far; less ends the steps
+_ROUNDS, _LEAST_COUNT = 20, 1e-3  # of a column alone
 _CLEARLY = 3.0
 """Standard deviations of its noise's squares that a table is off by, beyond what noise would give."""
 
@@ -104,9 +105,9 @@ class _Tilt(NamedTuple):
     shape: tuple[int, ...]
     factors: np.ndarray
 
-    def rows(self, drawn: Drawn) -> np.ndarray:
+    def rows(self, drawn: Drawn, num_records: int) -> np.ndarray:
         """Every record's row of the factors."""
-        return np.ravel_multi_index(tuple(drawn[name] for name in self.columns), self.shape)
+        return _flat([drawn[name] for name in self.columns], self.shape, num_records)
 
 
 @final
@@ -133,6 +134,8 @@ class Raking:
 
     def __init__(self, measurements: Sequence[Measurement], num_records: int) -> None:
         self._measurements = [m for m in measurements if len(m.columns) > 1]
+        names = {name: None for m in measurements for name in m.columns}
+        self._singles = {name: one_way(name, measurements, num_records) for name in names}
         self._num_records = num_records
         self.tilts: dict[str, tuple[_Tilt, ...]] = {}
         self.gaps: dict[tuple[str, ...], Gap] = {}
@@ -146,18 +149,42 @@ class Raking:
         :param drawn: the cells of the columns before it.
         """
         ending = [m for m in self._measurements if name in m.columns and {*m.columns} <= {name, *drawn}]
-        if not ending:
-            return ()
         shares = _shares(weights).astype(np.float32)[given]
         tables = [_Table(m, name, drawn, self._num_records, shares) for m in ending]
         before = [table.misfit(shares) for table in tables]
-        tau = max(table.tau for table in tables)
+        tau = max((table.tau for table in tables), default=0.0)
         if tau and max(before) > _CLEARLY:
             shares = _raked(shares, tables, tau)
             self.tilts[name] = tuple(table.tilt for table in tables)
+        if (single := self._singles.get(name)) and (alone := _alone(shares, single, self._num_records)) is not None:
+            shares = _normalised(shares * alone)
+            self.tilts[name] = (*self.tilts.get(name, ()), _Tilt((), (), alone[None]))
         for m, table, found in zip(ending, tables, before, strict=True):
             self.gaps[m.columns] = Gap(found, table.misfit(shares), table.distance(shares))
         return self.tilts.get(name, ())
+
+
+def _alone(shares: np.ndarray, single: Measurement, num_records: int) -> np.ndarray | None:
+    """Factors by which a population has a column as all tables together say; None where it is as near as their noise.
+
+    Where noise hides how columns go together, the tables of two may have led the field away from it.
+    """
+    scale = num_records / len(shares)
+    counts = shares.sum(0, dtype=np.float64) * scale
+    variance = single.stddev**2 + scale * np.maximum(counts, 1.0)
+    squares = float(((single.values - counts) ** 2 / variance).sum())
+    if squares - len(counts) <= _CLEARLY * math.sqrt(2 * len(counts)):
+        return None
+    wanted, factors = np.maximum(single.values, _LEAST_COUNT), np.ones(len(counts))
+    for _ in range(_ROUNDS):
+        counts = _normalised(shares * factors).sum(0, dtype=np.float64) * scale
+        factors *= wanted / np.maximum(counts, _LEAST_COUNT)
+        factors /= factors.max()
+    return factors
+
+
+def _normalised(shares: np.ndarray) -> np.ndarray:
+    return shares / np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
 
 def _raked(shares: np.ndarray, tables: Sequence[_Table], tau: float) -> np.ndarray:
@@ -213,8 +240,8 @@ class _Table:
         values = np.moveaxis(measured.values, axis, -1)
         columns = tuple(other for other in measured.columns if other != name)
         self.tilt = _Tilt(columns, values.shape[:-1], np.ones((math.prod(values.shape[:-1]), values.shape[-1])))
-        self.rows = self.tilt.rows(drawn)
-        population = len(self.rows)
+        population = len(shares)
+        self.rows = self.tilt.rows(drawn, population)
         self.scale, self._num_records = num_records / population, num_records
         self.released = values.reshape(self.tilt.factors.shape)
         ones = np.ones(population, np.float32)
@@ -297,7 +324,7 @@ def draw_cells(
         for position, name in enumerate(fresh):
             axis = len(known) + position
             counts = table.sum(axis=tuple(range(axis + 1, table.ndim))).reshape(-1, table.shape[axis])
-            factors = [(tilt.factors, tilt.rows(drawn)) for tilt in tilts(name, counts, given, drawn)]
+            factors = [(tilt.factors, tilt.rows(drawn, num_records)) for tilt in tilts(name, counts, given, drawn)]
             drawn[name] = _stratified(counts, given, rng, factors)
             given = given * table.shape[axis] + drawn[name]
     return drawn
