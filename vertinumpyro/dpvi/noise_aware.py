@@ -247,7 +247,7 @@ def _unseen(split: SplitModel) -> np.ndarray:
         number = 64 * split.num_parameters + 1024  # so many that every value of a column is among them
         tried = np.concatenate(stand_in_scores(split, number, seed=9), axis=1) @ split.gather_matrix.T
         values, vectors = np.linalg.eigh((tried.T @ tried)[np.ix_(split.read, split.read)] / number)
-        unseen = split.from_standardised[:, split.read] @ vectors[:, values < _LEAST * values.max()]
+        unseen = split.from_standardised[:, split.read] @ vectors[:, values < _LEAST * values.max(initial=1e-30)]
         split.compiled["unseen"] = unseen @ np.linalg.pinv(unseen)
     return split.compiled["unseen"]
 

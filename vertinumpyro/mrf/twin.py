@@ -29,6 +29,9 @@ that of the table that is farthest off. Others are drawn towards the field's own
 table that is off by its noise alone stays the field's, and where all are, nothing is raked. So a field that holds every
 table is drawn from as it is. Without noise this is the limit of iterative proportional fitting (Deming and Stephan
 1940; Csiszár 1975), which has one only where the tables agree.
+
+Last a column alone gets factors, where it is off by clearly more than the noise of what all tables together say of it:
+of many columns at a small budget tables of pairs are noise, and lead the field away from columns that are known.
 """
 
 from __future__ import annotations
