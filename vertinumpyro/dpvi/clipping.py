@@ -108,7 +108,7 @@ class Clip(NamedTuple):
     @property
     def most_records(self) -> float:
         """Of a batch by default: a sum that is clipped on shares has no room for more."""
-        return most_records(self.norm) if self.parts is None else math.inf
+        return float(most_records(self.norm)) if self.parts is None else math.inf
 
     def standardised(self, split: SplitModel) -> SplitModel:
         """A model with its scores so standardised; what is linear before is so after."""

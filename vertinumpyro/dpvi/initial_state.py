@@ -262,7 +262,7 @@ class TableStart(Start):
         """
         refused = self._refusal(all_records=all_records, epsilon=settings["epsilon"])
         if not alone and facts.num_records > clip.most_records:
-            room = f"which have room for {clip.most_records:,} at this clip_norm"
+            room = f"which have room for {clip.most_records:,.0f} at this clip_norm"
             refused = f"it needs steps that take all records, {room}; leave warm_start out"
         try:
             if refused is not None:
