@@ -160,7 +160,7 @@ class Raking:
             shares = _raked(shares, tables, tau)
             self.tilts[name] = tuple(table.tilt for table in tables)
         if (single := self._singles.get(name)) and (alone := _alone(shares, single, self._num_records)) is not None:
-            shares = _normalised(shares * alone)
+            shares = _shares(shares * alone)
             self.tilts[name] = (*self.tilts.get(name, ()), _Tilt((), (), alone[None]))
         for m, table, found in zip(ending, tables, before, strict=True):
             self.gaps[m.columns] = Gap(found, table.misfit(shares), table.distance(shares))
@@ -180,14 +180,10 @@ def _alone(shares: np.ndarray, single: Measurement, num_records: int) -> np.ndar
         return None
     wanted, factors = np.maximum(single.values, _LEAST_COUNT), np.ones(len(counts))
     for _ in range(_ROUNDS):
-        counts = _normalised(shares * factors).sum(0, dtype=np.float64) * scale
+        counts = _shares(shares * factors).sum(0, dtype=np.float64) * scale
         factors *= wanted / np.maximum(counts, _LEAST_COUNT)
         factors /= factors.max()
     return factors
-
-
-def _normalised(shares: np.ndarray) -> np.ndarray:
-    return shares / np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
 
 def _raked(shares: np.ndarray, tables: Sequence[_Table], tau: float) -> np.ndarray:

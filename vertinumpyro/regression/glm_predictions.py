@@ -52,7 +52,6 @@ from vertinumpyro.regression.results import (
     default_times,
     facts_of_plan,
     hazard_ratios,
-    interval_names,
     reference_profile,
     survival_curves,
     treatment_rows,
@@ -125,7 +124,6 @@ class GLMPredictions(SpendsOwnBudgets):
         :param level: of the intervals.
         :raises ArgumentError: level does not lie between 0 and 1.
         """
-        interval_names(level)
         posterior = self.posterior_
         frame, notes = treatment_rows(self._regression_, posterior, self.intercept_, self.coef_, level)
         return RegressionSummary(
