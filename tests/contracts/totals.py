@@ -28,8 +28,9 @@ from vertinumpyro.dpvi import DPVI, second_moments
 from vertinumpyro.dpvi.event_times import EventTimes
 from vertinumpyro.dpvi.horizontal import ClientSteps, HolderWork, HorizontalDPVI
 from vertinumpyro.dpvi.party_steps import StepsWork
-from vertinumpyro.dpvi.second_moments import MomentsPlan, public_offsets, widths_of
+from vertinumpyro.dpvi.second_moments import MomentsPlan, widths_of
 from vertinumpyro.model import party_plate, party_sum
+from vertinumpyro.model.split import public_offsets
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf.contingency import exact_tables, fine_tables
 from vertinumpyro.mrf.releases import ACROSS, OWN, TRIPLES, TablesWork

@@ -27,9 +27,9 @@ from vertinumpyro.dpvi.forecast import usual_values
 from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information
 from vertinumpyro.dpvi.posterior import Residual
 from vertinumpyro.dpvi.priors import NormalPrior, drawn_precisions, drawn_prior
-from vertinumpyro.dpvi.second_moments import Offset
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.model.outcomes import BernoulliLogit, Poisson
+from vertinumpyro.model.split import Offset
 from vertinumpyro.posterior.predictive import _summary
 from vertinumpyro.privacy import Plan
 

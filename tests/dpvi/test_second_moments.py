@@ -21,7 +21,7 @@ from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import TableFacts
 from vertinumpyro.dpvi import DPVI, SecondMoments, inference, second_moments
 from vertinumpyro.dpvi.accelerated_newton import accelerated_newton, noise_gain, steep
-from vertinumpyro.dpvi.second_moments import CELL, SCORE_BITS, MomentsPlan, MomentsWork, Offset, on_grid
+from vertinumpyro.dpvi.second_moments import CELL, SCORE_BITS, MomentsPlan, MomentsWork, on_grid
 from vertinumpyro.model import party_plate, party_sum
 from vertinumpyro.model.outcomes import (
     BernoulliLogit,
@@ -32,6 +32,7 @@ from vertinumpyro.model.outcomes import (
     OrderedLogit,
     Poisson,
 )
+from vertinumpyro.model.split import Offset
 from vertinumpyro.privacy import Adversary, NeighbouringRelation, NoiseSource, Plan
 from vertinumpyro.secure import Crypten
 from vertinumpyro.session import Multiply, Payload, Publish, session_of

@@ -57,15 +57,11 @@ from vertinumpyro.dpvi.second_moments import (
     MomentsPlan,
     MomentsWork,
     NoisyMoments,
-    Offset,
     SecondMoments,
     chosen_share,
     input_form,
     least_share,
-    may_be_times,
     noisy_moments,
-    offsets_at,
-    public_offsets,
     scores_of,
     widths_of,
 )
@@ -73,6 +69,7 @@ from vertinumpyro.dpvi.settings import default_guide, default_init
 from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
+from vertinumpyro.model.split import Offset, may_be_times, offsets_at, public_offsets
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, is_point
 from vertinumpyro.privacy import FitTime, GradientPlan, NoiseSource, neighbouring
 from vertinumpyro.privacy.forecast import Forecast

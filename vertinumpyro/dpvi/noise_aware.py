@@ -71,9 +71,10 @@ from numpyro.infer import MCMC, NUTS
 from vertinumpyro.core import compat
 from vertinumpyro.dpvi.event_times import Lifetimes
 from vertinumpyro.dpvi.priors import NormalPrior, gaussian_prior, normal_given_rest, usual_prior
-from vertinumpyro.dpvi.second_moments import Offset, may_be_times, public_offsets, stand_in_scores
+from vertinumpyro.dpvi.second_moments import stand_in_scores
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.outcomes import Outcome
+from vertinumpyro.model.split import Offset, may_be_times, public_offsets
 
 MOST_PARAMETERS = 300
 """Up to which the posterior is computed: it takes some T d^2 numbers of memory."""
