@@ -193,15 +193,22 @@ def _functional(draws: Draws, values: Sequence[Record], plan: FunctionalMechanis
 
 
 def second_moments(
-    draws: Draws, values: Sequence[Record], relation: NeighbouringRelation = REPLACE, events: EventTimes | None = None
-) -> Audit:
+    draws: Draws, values: Sequence[Record], relation: NeighbouringRelation = REPLACE, events: EventTimes | None = None,
+    *, whitened: bool = False,
+) -> Audit:  # fmt: skip
+    """:param whitened: of scores that are whitened by a matrix which makes most of them too long."""
     split = DPVI(regression("logistic")).split(SCHEMA)
     plan = MomentsPlan(
         noise_multiplier=1.0, num_records=NUM_RECORDS, parties=PARTIES, widths=moments.widths_of(split),
         clip_parts=(1, 1), radius=0.3, delta=DELTA, noise=NoiseSource(num_parties=2), relation=relation,
-        cells=() if events is None else events.cells(SCHEMA),
+        cells=() if events is None else events.cells(SCHEMA), whitened=whitened,
     )  # fmt: skip
-    asked = [Publish(0, moments.OWN), Multiply(1, moments.ACROSS)]
+    rng, first, fields = np.random.default_rng(0), int(whitened), {}
+    if whitened:
+        numbers = {party: (len(split.numeric(party)), len(split.constant(party))) for party in PARTIES}
+        fields = {"whitening": {party: (9 * rng.normal(size=(a + b, a))).tolist() for party, (a, b) in numbers.items()}}
+    asked = [Publish(0, moments.BEFORE)] if whitened else []
+    asked += [Publish(first, moments.OWN, fields), Multiply(first + 1, moments.ACROSS, fields)]
 
     def work(facts: Any, party: str, own: Any, plan: Any, source: RandomSource) -> PartyComputation:
         return moments.MomentsWork(split, plan, party, own, source, events)
@@ -281,6 +288,8 @@ def methods(draws: Draws, quick: bool) -> dict[str, Callable[[], Rows]]:
     add("linear_clients", linear_of_clients, quick)
     add("second_moments", second_moments, values)
     add("second_moments_add_remove", second_moments, values, ADD_REMOVE)
+    add("second_moments_whitened", second_moments, values, whitened=True)
+    add("second_moments_whitened_add_remove", second_moments, values, ADD_REMOVE, whitened=True)
     events = EventTimes("smoker", "age", "")
     add("second_moments_events", second_moments, values, events=events)
     add("second_moments_events_add_remove", second_moments, values, ADD_REMOVE, events=events)

@@ -7,7 +7,7 @@ import pytest
 
 from vertinumpyro.cli import terminal as progress
 from vertinumpyro.cli.terminal import ProgressLines, console, progress_in_log
-from vertinumpyro.core.sparing import Sparing
+from vertinumpyro.core.errors import Sparing
 
 
 def said(steps, seconds_a_step, total):

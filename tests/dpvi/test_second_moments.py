@@ -46,8 +46,8 @@ pytestmark = [
 ]
 
 
-def few(outcome="logit", **settings):
-    return DPVI(model_of(outcome), warm_start=SecondMoments(), **settings)
+def few(outcome="logit", *, whiten=None, **settings):
+    return DPVI(model_of(outcome), warm_start=SecondMoments(whiten=whiten), **settings)
 
 
 def facts_of(outcome="logit"):
@@ -189,7 +189,7 @@ def added_to(data, num_records):
 
 
 def test_an_offset_is_one_score_more_and_no_longer_than_a_plan_has_it():
-    dataset, dpvi = dataset_of("logit"), DPVI(added_to, warm_start=SecondMoments())
+    dataset, dpvi = dataset_of("logit"), DPVI(added_to, warm_start=SecondMoments(whiten=False))
     plan: Any = dpvi.plan(dataset, epsilon=1.0).start
     assert plan.widths == (1, 2)  # nothing is to know of what is the same for all
     assert plan.offsets[0] == Offset(0.5, 0.0)
@@ -231,7 +231,7 @@ def test_scores_on_the_grid_are_never_longer_than_a_plan_has_it():
 
 
 def test_a_release_is_the_moments_of_the_scores_and_noise_as_large_as_the_plan_says():
-    dataset, dpvi = dataset_of("logit"), few()
+    dataset, dpvi = dataset_of("logit"), few(whiten=False)
     plan = dpvi.plan(dataset, epsilon=1.0)
     moments: Any = plan.start
     start: Any = dpvi._moments
@@ -240,7 +240,7 @@ def test_a_release_is_the_moments_of_the_scores_and_noise_as_large_as_the_plan_s
         fresh = dpvi.plan(dataset, epsilon=1.0)
         session = session_of(dataset, dpvi.backend)
         with session.open(dpvi, fresh, run_dir=None, results="x.npz", insecure_seed=seed) as run:
-            found.append(start.release(session, run))
+            found.append(start.release(session, run, dpvi.split(dataset.schema, plan)))
     data = dataset.pooled()
     centres, scales, _ = plan.standardisation
     x = (np.column_stack([np.ones(N), data["income"], data["usage"], data["calls"]]) - centres) / scales
@@ -281,7 +281,7 @@ def test_coalitions_that_know_more_noise_get_more_and_all_others_the_same():
 
 
 def test_a_party_refuses_what_its_plan_does_not_release():
-    dpvi, facts = few(), facts_of()
+    dpvi, facts = few(whiten=False), facts_of()
     plan: Any = dpvi.plan(facts, epsilon=1.0)
     own = dataset_of("logit").arrays("telco")
     work = MomentsWork(dpvi.split(facts.schema), plan.start, "telco", own, InsecureSeededSource(0))
@@ -299,7 +299,7 @@ def test_what_a_party_made_up_in_the_place_of_its_moments_is_refused_by_its_name
 
     session: Any = Sent()
     with pytest.raises(BackendError, match="party 'b' published something else than its products"):
-        second_moments._own(session, moments_plan())
+        second_moments._own(session, moments_plan(), Publish(0, "own moments"))
 
 
 # -- the plan --------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_what_a_party_made_up_in_the_place_of_its_moments_is_refused_by_its_name
 def test_everything_is_in_one_budget_and_a_plan_is_read_as_it_was_written():
     plan = few().plan(facts_of(), epsilon=1.0)
     assert isinstance(plan.start, MomentsPlan)
-    assert (plan.num_gradients, plan.num_steps) == (20, 22)
+    assert (plan.num_gradients, plan.num_steps) == (20, 23)
     assert 0.99 < plan.worst.epsilon <= 1.0
     spent = [(2 / plan.start.event(o).noise_multiplier) ** 2 for o in plan.observers]
     whole = [(2 / plan.event(o).noise_multiplier) ** 2 for o in plan.observers]
@@ -424,7 +424,7 @@ def test_moments_that_a_crash_lost_are_spent_and_a_run_goes_on_with_those_it_sto
 
     monkeypatch.setattr(inference, "run_steps", watching)
     dpvi.fit(dataset, plan, KEY, run_dir=tmp_path, resume=True, insecure_seed=1, progress_bar=False)
-    assert seen[0][0] == 2
+    assert seen[0][0] == 3
     assert not np.array_equal(seen[0][1], np.eye(4))
 
     lost = dpvi.plan(dataset, epsilon=5.0)

@@ -27,8 +27,7 @@ from rich.panel import Panel
 from rich.segment import Segment
 from rich.text import Text
 
-from vertinumpyro.core.errors import LongFitWarning, VertinumpyroError, visible
-from vertinumpyro.core.sparing import LEAST_S, Sparing
+from vertinumpyro.core.errors import LEAST_S, LongFitWarning, Sparing, VertinumpyroError, visible
 from vertinumpyro.reports.plain_language import count, duration
 
 

@@ -1,11 +1,15 @@
-"""Every error that the library raises on purpose, and how text of others is shown in it: characters that nobody sees,
-or that move what stands around them, are refused in names and shown as escapes elsewhere.
+"""What people are told: every error that the library raises on purpose, how text of others is shown in it, and when a
+line about what goes on for long is due.
+
+Characters that nobody sees, or that move what stands around them, are refused in names and shown as escapes elsewhere.
 """
 
 from __future__ import annotations
 
+import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import final
 
 
 class VertinumpyroError(Exception):
@@ -104,3 +108,38 @@ def _is_hidden(one: str) -> bool:
 
 def _escape(one: str) -> str:
     return one.encode("unicode_escape").decode("ascii")
+
+
+LEAST_S = 10.0
+"""Between two lines."""
+
+
+@final
+class Sparing:
+    """When a line about something is due: at once where nothing was said yet; where it has changed, ten seconds after
+    the last line; and where it is as it was, after a pause that doubles each time.
+
+    :param clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._about: object = None
+        self._said_at, self._pause = -LEAST_S, LEAST_S
+
+    def is_due(self, about: object, least: float = 0.0) -> bool:
+        """Whether to say a line now; then it counts as said.
+
+        :param about: what the line says, but for what changes all the time, as how long it has taken.
+        :param least: seconds that are to have passed since the last line in any case.
+        """
+        pause = LEAST_S if about != self._about else 2 * self._pause
+        if self._clock() - self._said_at < max(pause, least):
+            return False
+        self.said(about)
+        return True
+
+    def said(self, about: object) -> None:
+        """A line was said, whether it was due or not."""
+        self._pause = LEAST_S if about != self._about else 2 * self._pause
+        self._about, self._said_at = about, self._clock()

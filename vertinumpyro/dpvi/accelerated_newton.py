@@ -16,7 +16,8 @@ table. The second term of the maximum matters where the budget is small: noise a
 half its prior's standard deviation, in directions of which the data say too little to hold it. M is first taken to the
 nearest matrix of which all holds that holds of every record (`dpvi.score_identities`); ν in the bound stays the noise
 of the release, as entries of what is left of it are not independent. All of this is of the coefficients of standardised
-scores (`dpvi.clipping`), φ = Wθ, of which noise is alike; steps are by θ, so H⁻¹ is taken there as W⁻¹ H⁻¹ W⁻ᵀ.
+scores (`dpvi.clipping`), or of whitened ones (`dpvi.whitening`), φ = Wθ, of which noise is alike; steps are by θ, so
+H⁻¹ is taken there as W⁻¹ H⁻¹ W⁻ᵀ. Of whitened scores H bounds the slope of what the steps release.
 
 **Longer steps.** Of counts and events c is far above what most records have, and 20 such steps may end far from the
 optimum. With m the last move and y by how much the released descent changed over it, y'm / m'Hm is how steep the
@@ -28,9 +29,9 @@ predictor's root mean square by more than half a unit: as far as a residual that
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, final
 
 import jax
@@ -42,15 +43,22 @@ from numpyro.infer.autoguide import AutoDelta
 
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.core.rng import RandomSource
-from vertinumpyro.data import OBSERVED_SUFFIX, DatasetInfo
+from vertinumpyro.data import DatasetInfo
 from vertinumpyro.dpvi.clipping import Clip, bent_latents
 from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
-from vertinumpyro.dpvi.forecast import StandIns, forecast_stddevs, usual_values
+from vertinumpyro.dpvi.forecast import forecast_stddevs, stand_ins_of, usual_scores
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
-from vertinumpyro.dpvi.noise_aware import NoiseAwareDraws, Trace, expected_trust, noise_aware_draws, why_not
-from vertinumpyro.dpvi.priors import drawn_precisions, drawn_prior, middle_and_spread, prior_stddev
-from vertinumpyro.dpvi.score_identities import consistent, identities_of
+from vertinumpyro.dpvi.noise_aware import (
+    MOST_PARAMETERS,
+    NoiseAwareDraws,
+    Trace,
+    expected_trust,
+    noise_aware_draws,
+    why_not,
+)
+from vertinumpyro.dpvi.priors import middle_and_spread, prior_stddev
+from vertinumpyro.dpvi.score_identities import consistent, consistent_whitened, identities_of, noise_left
 from vertinumpyro.dpvi.second_moments import (
     MOST_COEFFICIENTS,
     NUM_STEPS,
@@ -62,18 +70,24 @@ from vertinumpyro.dpvi.second_moments import (
     input_form,
     least_share,
     noisy_moments,
-    scores_of,
     widths_of,
 )
 from vertinumpyro.dpvi.settings import default_guide, default_init
 from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
+from vertinumpyro.dpvi.whitening import (
+    Whitening,
+    lengths_of,
+    longest_residual,
+    moments_by,
+    noise_stddev,
+    usual_whitening,
+    whitened_by,
+)
 from vertinumpyro.model import SplitModel
-from vertinumpyro.model.dummy_data import stand_in_columns
-from vertinumpyro.model.split import Offset, may_be_times, offsets_at, public_offsets
+from vertinumpyro.model.split import Offset, may_be_times, public_offsets
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, is_point
 from vertinumpyro.privacy import FitTime, GradientPlan, NoiseSource, neighbouring
 from vertinumpyro.privacy.forecast import Forecast
-from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
 from vertinumpyro.secure.computation import Computation, CrossProducts
 from vertinumpyro.session import Run, Session
 from vertinumpyro.session.cost_estimate import slowness
@@ -95,6 +109,7 @@ class NewtonState(NamedTuple):
     centre: what standardised scores were moved by, over the intercept's [d].
     intercept: 1 at its place, where they were, and 0 at all others [d].
     loose: c where steps may be longer than H has it; 0 where not.
+    whitening: a `Whitening` of the scores; None where they are released as they are.
     """
 
     count: jax.Array
@@ -106,9 +121,10 @@ class NewtonState(NamedTuple):
     loose: jax.Array
     centre: jax.Array
     intercept: jax.Array
+    whitening: Any = None
 
 
-def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
+def accelerated_newton(num_steps: int, whitens: int = 0) -> optax.GradientTransformation:
     """Steps H⁻¹g with Nesterov's momentum, t / (t + 3) up to 0.7; in the second half their size falls to 1 / T.
 
     The last does not extrapolate. More momentum carries noise further than it saves steps (tried on Adult, the Dutch
@@ -117,6 +133,7 @@ def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
     The inverse is part of the state, where the moments' release puts it; until then it is the identity.
 
     :param num_steps: T.
+    :param whitens: how many parties' scores are whitened, by the identity until the release has more; 0 for none.
     """
 
     def init(params: Any) -> NewtonState:
@@ -124,7 +141,9 @@ def accelerated_newton(num_steps: int) -> optax.GradientTransformation:
         inverse, nothing = jnp.eye(flat.size, dtype=flat.dtype), jnp.zeros((num_steps, flat.size), flat.dtype)
         off = jnp.zeros((), flat.dtype)
         zeros = jnp.zeros_like(flat)
-        return NewtonState(jnp.zeros((), jnp.int32), flat, inverse, nothing, nothing, zeros, off, zeros, zeros)
+        whitening = Whitening(inverse, inverse, jnp.full(whitens, jnp.inf, flat.dtype)) if whitens else None
+        start = jnp.zeros((), jnp.int32)
+        return NewtonState(start, flat, inverse, nothing, nothing, zeros, off, zeros, zeros, whitening)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, NewtonState]:
         (descent, unravel), (here, _) = ravel_pytree(updates), ravel_pytree(params)
@@ -145,7 +164,9 @@ def _longer(state: NewtonState, here: jax.Array, descent: jax.Array, step: jax.A
     moved, risen = here - state.points[last], descent - state.descents[last]
     supposed = moved @ jnp.linalg.solve(state.inverse, moved)
     standardised = moved + state.intercept * jnp.sum(state.centre * moved)  # over the scales, as the noise is
-    doubt = _SURE * math.sqrt(2) * jnp.linalg.norm(state.noise * standardised)
+    noisy = state.noise * standardised
+    noisy = noisy if state.whitening is None else state.whitening.back.T @ noisy
+    doubt = _SURE * math.sqrt(2) * jnp.linalg.norm(noisy)
     by_trace = 1 / jnp.clip((moved @ risen + doubt) / supposed, 1 / _MOST_LONGER, 1.0)
     # the step's move of the predictor, squared, is at most step'H step / c over N
     by_move = _FURTHEST * jnp.sqrt(state.loose / jnp.maximum(step @ descent, jnp.finfo(here.dtype).tiny))
@@ -201,8 +222,6 @@ def _positive(precision: np.ndarray) -> np.ndarray:
     return (vectors * np.maximum(values, 0.0)) @ vectors.T
 
 
-_TRIED = 32
-_NUM_FORECAST, _FORECAST_BLOCKS = 32, 16
 _COMPILED_S, _WIDTH = 6.0, 25  # of the draws: seconds of compiling, and scores for each of whose cubes they take one
 
 
@@ -268,6 +287,11 @@ class MomentsStart(Start):
             return "moments say how far steps go; leave optimizer and learning_rate out"
         if self.guide is not default_guide and not is_point(self.guide):
             return "its steps are for a point; give guide=AutoDelta, or leave guide out"
+        if self.settings.whiten and not _may_whiten(split):
+            return (
+                f"whiten=True is for numbers, and up to {MOST_PARAMETERS} parameters, each read by one party; leave it "
+                "out, or give each party latents of its own"
+            )
         if split.num_parameters > MOST_COEFFICIENTS:
             return f"it takes up to {MOST_COEFFICIENTS} coefficients, and the model has {split.num_parameters}"
         return None
@@ -276,6 +300,8 @@ class MomentsStart(Start):
         """See `Start.check`."""
         start = moments_of(plan)
         fixed = self._facts_of(split, Clip.of(plan), of_earlier=not start.offsets)
+        if self.settings.whiten is None:  # either way
+            del fixed["whitened"]
         if other := [name for name, value in fixed.items() if getattr(start, name) != value]:
             raise ArgumentError(
                 f"plan: its second moments were planned for another {', '.join(other)}; make a new plan"
@@ -309,10 +335,10 @@ class MomentsStart(Start):
         """See `Start.work`."""
         return MomentsWork(split, moments_of(plan), party, columns, source, self.settings.events)
 
-    def release(self, session: Session, run: Run) -> NoisyMoments:
+    def release(self, session: Session, run: Run, split: SplitModel) -> NoisyMoments:
         """See `Start.release`."""
         assert isinstance(run.plan, GradientPlan)
-        return noisy_moments(session, run, moments_of(run.plan))
+        return noisy_moments(session, run, moments_of(run.plan), partial(lengths_of, split, run.plan))
 
     def state(
         self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, cold: DPVIState, rng_key: jax.Array, *,
@@ -328,7 +354,7 @@ class MomentsStart(Start):
             cold = kernel.init(cold.rng_key, ReparameterisedGuide.create(*own, start=jnp.asarray(start))[1])
         inverse, times = self._inverse(released, plan, kernel, cold), _readers(split)
         (summed,), steps = split.structure.summed, cold.optimizer_state
-        cut = _longest_residual(split, plan.residual_bound)
+        cut = longest_residual(split, plan.residual_bound)
         scales = np.abs(np.diag(split.to_standardised))
         known = {
             "inverse": kernel.num_records * inverse,
@@ -337,7 +363,9 @@ class MomentsStart(Start):
             "intercept": np.eye(split.num_parameters)[split.intercept] * split.centre.any(),
             "loose": summed.outcome.curvature(cut) if summed.outcome.is_loose else 0.0,
         }
-        known = {name: jnp.asarray(value, steps.inverse.dtype) for name, value in known.items()}
+        if released.whitening:
+            known["whitening"] = self._whitening(released, plan, split)
+        known = jax.tree_util.tree_map(lambda value: jnp.asarray(value, steps.inverse.dtype), known)
         return cold._replace(optimizer_state=steps._replace(**known))
 
     def working_prior(self, split: SplitModel) -> WorkingPrior | None:
@@ -353,9 +381,9 @@ class MomentsStart(Start):
     ) -> NoiseAwareDraws | str:
         """See `Start.draws`."""
         split = kernel.guide.split
-        (summed,) = split.structure.summed
+        (summed,), of_moments = split.structure.summed, moments_of(plan)
         events = self.settings.events
-        if reason := why_not(split, moments_of(plan).offsets, knows_times=events is not None):
+        if reason := why_not(split, of_moments.offsets, knows_times=events is not None):
             return reason
         steps, times = state.optimizer_state, _readers(split)
         sums, released = _summed_moments(split, moments_of(plan)), _consistent(released, plan, split)
@@ -364,16 +392,18 @@ class MomentsStart(Start):
             return "a version that did not keep where steps were taken stored some of them"
         prior = np.asarray(_of_prior(kernel, "gradients")(jnp.asarray(points, steps.points.dtype)))
         descents = np.asarray(steps.descents, np.float64)[: len(points)]
+        to = self._whitening(released, plan, split).back.T @ split.to_standardised
         trace = Trace(
-            points=points @ split.to_standardised.T,
-            gradients=(-kernel.num_records * descents - prior) @ split.from_standardised,
+            points=points @ to.T,
+            gradients=(-kernel.num_records * descents - prior) @ np.linalg.inv(to),
             stddev=kernel.shape.noise_stddev * np.sqrt(times),
             moments=sums @ released.matrix @ sums.T,
             moments_stddev=released.stddev * times.max(),
             num_records=plan.num_records,
-            offsets=moments_of(plan).offsets,
+            to=to,
+            offsets=of_moments.offsets,
         )
-        cut, rng_key = _longest_residual(split, plan.residual_bound), jax.random.fold_in(rng_key, 2)
+        cut, rng_key = longest_residual(split, plan.residual_bound), jax.random.fold_in(rng_key, 2)
         if events is not None:
             table = _hazard_table(events, released, plan, split)
             return hazard_aware_draws(split, events, table, trace, cut, rng_key)
@@ -387,40 +417,39 @@ class MomentsStart(Start):
 
     def forecast(self, split: SplitModel, plan: GradientPlan) -> Forecast | None:
         """See `Start.forecast`."""
-        events, (summed,) = self.settings.events, split.structure.summed
-        if why_not(split, moments_of(plan).offsets, knows_times=events is not None):
+        events, (summed,), start = self.settings.events, split.structure.summed, moments_of(plan)
+        if why_not(split, start.offsets, knows_times=events is not None):
             return None
         law = summed.outcome if events is None else events.supposed_lifetimes(split.schema)
         held = [] if events is None else baseline_places(split, events)  # of which steps say nothing
-        read, gather, times = np.setdiff1d(split.read, held), split.gather_matrix, _readers(split)
-        draws = drawn_prior(split)[0][:_NUM_FORECAST]
-        scores, offsets = _stand_in_scores(split)
-        to, back = (of[np.ix_(read, read)] for of in (split.to_standardised, split.from_standardised))
-        coefficients = draws[:, read] @ to.T
-        if split.centre.any():
-            # the predictor in the middle of the public domains, of which priors of what is far from 0 say nothing
-            middle, (usual, width) = np.flatnonzero(read == split.intercept)[0], law.usual
-            apart = coefficients[:, middle] - usual
-            coefficients[:, middle] = usual + apart * min(1.0, 2 * width / np.sqrt(np.square(apart).mean()))
-        given = StandIns(
-            scores=scores @ gather.T[:, read],
-            offsets=offsets if events is None else np.zeros_like(offsets),  # a time at risk is in the law
-            coefficients=coefficients,
-            precisions=back.T @ drawn_precisions(split, draws)[:, read[:, None], read] @ back,
-            back=back,
+        read, times = np.setdiff1d(split.read, held), _readers(split)
+        given = stand_ins_of(
+            split,
+            law,
+            read,
             num_records=plan.num_records,
-            noise=_noise_stddev(plan) * np.sqrt(times[read]),
+            noise=noise_stddev(plan) * np.sqrt(times),
             num_steps=plan.num_gradients,
-            moments_noise=moments_of(plan).stddev * identities_of(split, moments_of(plan)).noise_left * times.max(),
+            moments_noise=start.stddev * identities_of(split, start).noise_left * times.max(),
             trust=expected_trust(law),
         )
-        stddev, sampling = forecast_stddevs(law, _longest_residual(split, plan.residual_bound), given)
+        if start.whitened:
+            given = given.whitened(
+                *(of[np.ix_(read, read)] for of in usual_whitening(split, plan, usual_scores(split)[0])[:2])
+            )
+        stddev, sampling = forecast_stddevs(law, longest_residual(split, plan.residual_bound), given)
         if events is not None and len(held):
-            parts = forecast_with_baseline(split, events, given, read, moments_of(plan), (stddev, sampling))
+            parts = forecast_with_baseline(split, events, given, read, start, (stddev, sampling))
             read = np.union1d(read, held)
             stddev, sampling = (of_all[read] for of_all in parts)
         names = np.array(split.names, object)[read]
         return Forecast(tuple(names), stddev, sampling, prior_stddev(split)[read])
+
+    @staticmethod
+    def _whitening(released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> Whitening:
+        if released.whitening:
+            return Whitening.of(split, plan, released.whitening)
+        return Whitening(np.eye(split.num_parameters), np.eye(split.num_parameters), np.zeros(0))
 
     def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
@@ -428,10 +457,10 @@ class MomentsStart(Start):
         sums = _summed_moments(split, moments_of(plan))[: split.num_parameters]
         (summed,) = split.structure.summed
         precision = -np.asarray(_of_prior(kernel, "hessian")(kernel.guide.location(state.params)), np.float64)
-        back = split.from_standardised
+        back = split.from_standardised @ self._whitening(released, plan, split).to
         found = steep(
             sums @ _consistent(released, plan, split).matrix @ sums.T,
-            summed.outcome.curvature(_longest_residual(split, plan.residual_bound)),
+            summed.outcome.curvature(longest_residual(split, plan.residual_bound)),
             back.T @ precision @ back,
             noise=released.stddev * times.max(),
             gradient_noise=kernel.shape.noise_stddev * np.sqrt(times),
@@ -462,13 +491,14 @@ class MomentsStart(Start):
         offsets = () if of_earlier or may_be_times(split) else public_offsets(split)
         more = [int(offset.half > 0) for offset in offsets] or [0] * len(clip.parts)
         parts = tuple(max(part, one) for part, one in zip(clip.parts, more, strict=True))
-        radius = clip.norm / _longest_residual(split, clip.residual_bound)
+        radius = clip.norm / longest_residual(split, clip.residual_bound)
         return {
             "widths": widths_of(split, offsets),
             "clip_parts": parts,
             "radius": radius * math.sqrt(sum(parts) / sum(clip.parts)),
             "cells": () if events is None else events.cells(split.schema),
             "offsets": offsets,
+            "whitened": events is None and _may_whiten(split) if self.settings.whiten is None else self.settings.whiten,
         }
 
 
@@ -479,9 +509,20 @@ def _hazard_table(events: EventTimes, released: NoisyMoments, plan: GradientPlan
 
 
 def _consistent(released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> NoisyMoments:
-    """With what holds of every record's scores, and so much less noise."""
+    """With what holds of every record's scores, and so much less noise; whitened ones as they are in steps' slope."""
     known = identities_of(split, moments_of(plan))
+    if released.whitening:
+        to = whitened_by(split, plan, released)
+        matrix = consistent_whitened(released.matrix, known, to)
+        left = noise_left(known, lambda noise: consistent_whitened(noise, known, to))
+        return moments_by(split, plan, released._replace(matrix=matrix, stddev=released.stddev * left))
     return released._replace(matrix=consistent(released.matrix, known), stddev=released.stddev * known.noise_left)
+
+
+def _may_whiten(split: SplitModel) -> bool:
+    if not any(len(split.numeric(party)) for party in split.parties):
+        return False
+    return split.num_parameters <= MOST_PARAMETERS and int(_readers(split).max()) < 2
 
 
 def _readers(split: SplitModel) -> np.ndarray:
@@ -499,37 +540,6 @@ def _summed_moments(split: SplitModel, plan: MomentsPlan) -> np.ndarray:
         found.append(np.concatenate([party, of_offset], axis=1))
         rows += [False] * party.shape[1] + [True] * of_offset.shape[1]
     return np.concatenate([np.concatenate(found, axis=1), np.eye(len(rows))[rows]])
-
-
-def _stand_in_scores(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
-    """Of stand-in records as people's are usually `[n, D]`, every party's side by side, and their offsets `[n]`."""
-    zeros = jnp.asarray(np.zeros(split.num_parameters), float)
-    unordered = {name for name, column in split.schema.columns.items() if column.kind == "categorical"}
-    unordered |= {name + OBSERVED_SUFFIX for name in split.schema.columns}
-
-    def of_block(block: int) -> np.ndarray:
-        found, added = [], np.zeros((_TRIED, 1))
-        rng, evenly = (np.random.default_rng(seed + block) for seed in (50, 150))
-        common, signs = rng.normal(size=_TRIED), itertools.cycle((1, -1))
-        for place, party in enumerate(split.parties):
-            seed = 100 + block * len(split.parties) + place  # or parties' columns would be each other's
-            own = stand_in_columns(split.schema.restrict(party), _TRIED, seed=seed, observed_fraction=0.5)
-            usual = {
-                name: jnp.asarray(usual_values(column, next(signs) * common, rng, ordered=name not in unordered))
-                for name, column in own.items()
-            }
-            found.append(scores_of(split, party)(zeros, usual))
-            of_offset = {n: jnp.asarray(usual_values(c, common, evenly, ordered=False)) for n, c in own.items()}
-            added = added + np.asarray(offsets_at(split, party)(of_offset))[:, None]
-        return np.concatenate([*found, added], axis=1)
-
-    every = np.concatenate([of_block(block) for block in range(_FORECAST_BLOCKS)]).astype(np.float64)
-    return every[:, :-1], every[:, -1]
-
-
-def _noise_stddev(plan: GradientPlan) -> float:
-    """Of all noise of a step's sum."""
-    return plan.noise_multiplier * plan.clip_norm * math.sqrt(plan.noise.num_shares / plan.noise.num_covering)
 
 
 def _of_prior(kernel: Kernel, what: str) -> Callable[[Any], jax.Array]:
@@ -556,13 +566,6 @@ def check_linear(split: SplitModel) -> None:
                 f"in latents {bent}, as where they are multiplied by each other or have a positive support; write it "
                 "linear in them, with the scale in the prior, or leave warm_start out"
             )
-
-
-def _longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> float:
-    """Of the one outcome."""
-    (summed,) = split.structure.summed
-    (cut,) = bounds_of_outcomes(bound)
-    return cut * summed.outcome.unit
 
 
 def moments_of(plan: GradientPlan) -> MomentsPlan:

@@ -192,6 +192,17 @@ class Budget(NamedTuple):
         return cls(num_records, multiplier * relation.sensitivity * math.sqrt(noise.num_shares / unknown))
 
 
+def usual_residuals(outcome: Outcome) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Residuals and their chances `[k, values]` at usual predictors, and these' weights `[k]`."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(9)
+    eta = jnp.asarray(outcome.usual[0] + outcome.usual[1] * nodes)
+    known = outcome.support(eta)
+    if known is None:
+        return None
+    residual = np.asarray(outcome.linked_residual(eta[:, None], known[0]), np.float64)
+    return residual, np.asarray(known[1], np.float64), weights / weights.sum()
+
+
 _USUAL_SQUARE = 0.3  # of a column from -1 to 1, the most even one's a third
 _BOUNDS = np.unique(np.concatenate([np.geomspace(LEAST_RESIDUAL_BOUND, 1.0, 48), np.linspace(0.5, 1.0, 26)]))
 _NEARLY_BEST = 1.01
@@ -204,13 +215,9 @@ def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
 
     :param columns: of all parties, C^2 in units of (b unit)^2.
     """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(9)
-    eta = jnp.asarray(outcome.usual[0] + outcome.usual[1] * nodes)
-    known = outcome.support(eta)
+    known = usual_residuals(outcome)
     assert known is not None  # `chosen_clip` asked
-    values, probabilities = known
-    residual = np.asarray(outcome.linked_residual(eta[:, None], values), np.float64)
-    chance, weights = np.asarray(probabilities, np.float64), weights / weights.sum()
+    residual, chance, weights = known
     cuts = _BOUNDS[:, None, None] * outcome.unit
     cut = np.clip(residual, -cuts, cuts)
     said, spreads = (chance * cut * residual).sum(2), (chance * cut**2).sum(2)

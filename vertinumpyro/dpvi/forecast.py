@@ -25,15 +25,22 @@ shrunk, so that the predictor's spread is no more than twice the outcome's usual
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
+from vertinumpyro.data import OBSERVED_SUFFIX
 from vertinumpyro.dpvi.event_times import Lifetimes
+from vertinumpyro.dpvi.priors import drawn_precisions, drawn_prior
+from vertinumpyro.dpvi.second_moments import scores_of
+from vertinumpyro.model import SplitModel
+from vertinumpyro.model.dummy_data import stand_in_columns
 from vertinumpyro.model.outcomes import Outcome
+from vertinumpyro.model.split import offsets_at
 
 _NODES = 65
 _ROUNDS = 12
@@ -69,6 +76,15 @@ class StandIns(NamedTuple):
     trust: float
     back: np.ndarray
 
+    def whitened(self, to: np.ndarray, back: np.ndarray) -> StandIns:
+        """In coefficients of whitened scores: W and U `[d, d]`."""
+        return self._replace(
+            scores=self.scores @ to,
+            coefficients=self.coefficients @ back,
+            precisions=to.T @ self.precisions @ to,
+            back=self.back @ to,
+        )
+
 
 def forecast_stddevs(outcome: Outcome | Lifetimes, cut: float, given: StandIns) -> tuple[np.ndarray, np.ndarray]:
     """Standard deviations `[d]` of the posterior, and of the same without the noise of privacy.
@@ -82,6 +98,60 @@ def forecast_stddevs(outcome: Outcome | Lifetimes, cut: float, given: StandIns) 
     found = [_stddevs(given, *of_draw) for of_draw in zip(given.precisions, said, spread, whole, strict=True)]
     with_noise, without = (np.median(part, axis=0) for part in zip(*found, strict=True))
     return with_noise, np.minimum(without, with_noise)
+
+
+_TRIED, _BLOCKS, _NUM_DRAWS = 32, 16, 32
+
+
+def stand_ins_of(split: SplitModel, law: Outcome | Lifetimes, read: np.ndarray, **known: Any) -> StandIns:
+    """Of a model whose parts are linear.
+
+    :param law: of the outcome.
+    :param read: places in flat theta of what steps learn.
+    :param known: the other fields, `noise` of all of theta.
+    """
+    draws, (scores, offsets) = drawn_prior(split)[0][:_NUM_DRAWS], usual_scores(split)
+    to, back = (of[np.ix_(read, read)] for of in (split.to_standardised, split.from_standardised))
+    coefficients = draws[:, read] @ to.T
+    if split.centre.any():
+        # the predictor in the middle of the public domains, of which priors of what is far from 0 say nothing
+        middle, (usual, width) = np.flatnonzero(read == split.intercept)[0], law.usual
+        apart = coefficients[:, middle] - usual
+        coefficients[:, middle] = usual + apart * min(1.0, 2 * width / np.sqrt(np.square(apart).mean()))
+    return StandIns(
+        scores=scores @ split.gather_matrix.T[:, read],
+        offsets=offsets if isinstance(law, Outcome) else np.zeros_like(offsets),  # a time at risk is in the law
+        coefficients=coefficients,
+        precisions=back.T @ drawn_precisions(split, draws)[:, read[:, None], read] @ back,
+        back=back,
+        **{**known, "noise": known["noise"][read]},
+    )
+
+
+def usual_scores(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
+    """Of stand-in records as people's are usually `[n, D]`, every party's side by side, and their offsets `[n]`."""
+    zeros = jnp.asarray(np.zeros(split.num_parameters), float)
+    unordered = {name for name, column in split.schema.columns.items() if column.kind == "categorical"}
+    unordered |= {name + OBSERVED_SUFFIX for name in split.schema.columns}
+
+    def of_block(block: int) -> np.ndarray:
+        found, added = [], np.zeros((_TRIED, 1))
+        rng, evenly = (np.random.default_rng(seed + block) for seed in (50, 150))
+        common, signs = rng.normal(size=_TRIED), itertools.cycle((1, -1))
+        for place, party in enumerate(split.parties):
+            seed = 100 + block * len(split.parties) + place  # or parties' columns would be each other's
+            own = stand_in_columns(split.schema.restrict(party), _TRIED, seed=seed, observed_fraction=0.5)
+            usual = {
+                name: jnp.asarray(usual_values(column, next(signs) * common, rng, ordered=name not in unordered))
+                for name, column in own.items()
+            }
+            found.append(scores_of(split, party)(zeros, usual))
+            of_offset = {n: jnp.asarray(usual_values(c, common, evenly, ordered=False)) for n, c in own.items()}
+            added = added + np.asarray(offsets_at(split, party)(of_offset))[:, None]
+        return np.concatenate([*found, added], axis=1)
+
+    every = np.concatenate([of_block(block) for block in range(_BLOCKS)]).astype(np.float64)
+    return every[:, :-1], every[:, -1]
 
 
 def usual_values(

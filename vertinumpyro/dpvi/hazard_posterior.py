@@ -14,6 +14,9 @@ is more events. So of the intercept it says what it says of b - w'a'.
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import jax
 import numpy as np
 from scipy.stats import norm
@@ -26,9 +29,9 @@ from vertinumpyro.dpvi.noise_aware import (
     Information,
     NoiseAwareDraws,
     Trace,
+    constant_of,
     drawn,
     information_of,
-    predictor_spreads,
 )
 from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.model import SplitModel
@@ -115,3 +118,32 @@ def _with_shape(found: Information, shape: Shape, held: np.ndarray, level: np.nd
     centre = np.array(found.centre)
     centre[held] = shape.log_ratios
     return Information(precision, linear, centre, without_noise)
+
+
+class Spreads(NamedTuple):
+    """Of the records' predictors.
+
+    stddevs: at each draw of the coefficients `[S]`.
+    num_parts: of how many directions of the columns, alike in variance, a predictor is the sum.
+    """
+
+    stddevs: np.ndarray
+    num_parts: float
+
+
+def predictor_spreads(split: SplitModel, trace: Trace, draws: np.ndarray, normal: np.ndarray) -> Spreads:
+    """How far predictors are spread at some coefficients `[S, theta]`, the moments' noise drawn anew.
+
+    Of the moments as they are, for what is taken off their eigenvalues is too much in the directions of most draws.
+
+    :param normal: standard normal numbers `[S]`.
+    """
+    moments = trace.moments / trace.num_records
+    mean = moments @ constant_of(split)
+    covariance = moments - np.outer(mean, mean)
+    noise = math.sqrt(2) * trace.moments_stddev / trace.num_records * np.square(draws).sum(1)
+    variances = np.einsum("si,ij,sj->s", draws, covariance, draws) + noise * normal
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    parts = np.maximum(values, 0.0) * np.square(draws.mean(0) @ vectors)
+    num_parts = parts.sum() ** 2 / max(np.square(parts).sum(), 1e-30)
+    return Spreads(np.sqrt(np.maximum(variances, 0.0)), max(1.0, float(num_parts)))

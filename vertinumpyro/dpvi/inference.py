@@ -406,13 +406,14 @@ class DPVI:
         A guide is the same function of its parameters wherever they start.
         """
         split, start = guide.split, self._start_of(plan)
+        whitens = len(plan.parties) if isinstance(plan.start, MomentsPlan) and plan.start.whitened else 0
         settings = {
             "shape": planned_shape(split, plan, **self._blocks),
             "num_records": plan.num_records,
             "expected_batch_size": plan.expected_batch_size,
             "user_x64": compat.user_has_x64(),
         }
-        key = (id(split), type(start), plan.num_gradients, *settings.values())
+        key = (id(split), type(start), whitens, plan.num_gradients, *settings.values())
         kept = self._kernels
         if self._is_default:
             key, kept = (*key, self.learning_rate, self.diagnostics, self.num_devices), _OF_MIXTURES
@@ -422,9 +423,12 @@ class DPVI:
             prior = None if start is None else start.working_prior(split)
             kept[key] = Kernel(
                 guide=dataclasses.replace(guide, working_prior=prior),
-                optimizer=steps_optimizer(start, plan.num_gradients, self.optimizer, self.learning_rate),
+                optimizer=steps_optimizer(
+                    start, plan.num_gradients, self.optimizer, self.learning_rate, whitens=whitens
+                ),
                 backend=self.backend,
                 diagnostics=self.diagnostics,
+                whitens=whitens > 0,
                 spread=spread_over(self.num_devices),
                 **settings,
             )
@@ -488,7 +492,7 @@ class DPVI:
             self, plan, run_dir=run_dir, results=CHECKPOINT, resume=resume, insecure_seed=insecure_seed
         ) as run:
             if start is not None:
-                released = start.release(session, run)
+                released = start.release(session, run, kernel.guide.split)
                 if run.state() is None:
                     state = start.state(released, plan, kernel, state, rng_key, progress_bar=progress_bar)
             state = restored(run, state)

@@ -59,12 +59,13 @@ class StepDefaults(NamedTuple):
 
     guide: where the user chose none.
     num_steps: how many.
-    optimizer: the start's own, by their number; None for the user's, or the library's Adam.
+    optimizer: the start's own, by their number and that of parties whose scores are whitened; None for the user's, or
+        the library's Adam.
     """
 
     guide: GuideFactory
     num_steps: int
-    optimizer: Callable[[int], optax.GradientTransformation] | None = None
+    optimizer: Callable[[int, int], optax.GradientTransformation] | None = None
 
 
 class Start(abc.ABC):
@@ -125,7 +126,7 @@ class Start(abc.ABC):
         """One party's part in the release; see `session.Method`."""
 
     @abc.abstractmethod
-    def release(self, session: Session, run: Run) -> Any:
+    def release(self, session: Session, run: Run, split: SplitModel) -> Any:
         """Spend the release's steps, or take what the run stored of them."""
 
     @abc.abstractmethod
@@ -182,14 +183,15 @@ def shared(planned: Any, share: float, **settings: Any) -> Any:
 
 
 def steps_optimizer(
-    start: Start | None, num_steps: int, optimizer: Optimizer | None, learning_rate: float | None
+    start: Start | None, num_steps: int, optimizer: Optimizer | None, learning_rate: float | None, *, whitens: int
 ) -> optax.GradientTransformation:
     """That of the steps after a start, or after none.
 
     :param optimizer: as the user gave it, and so the rate.
+    :param whitens: how many parties' scores are whitened; 0 for none.
     """
     if start is not None and start.steps.optimizer is not None:
-        return start.steps.optimizer(num_steps)
+        return start.steps.optimizer(num_steps, whitens)
     num_steps = max(1, num_steps)  # where there are none, nobody asks for the rate
     return as_optax(optimizer, num_steps, learning_rate or default_rate(num_steps, warm=start is not None))
 
@@ -320,7 +322,7 @@ class TableStart(Start):
         """See `Start.work`."""
         return self.tables.work(facts, party, columns, _part(plan), source)
 
-    def release(self, session: Session, run: Run) -> Marginals:
+    def release(self, session: Session, run: Run, split: SplitModel) -> Marginals:
         """See `Start.release`."""
         assert isinstance(run.plan, GradientPlan)
         return self.tables.released_in(session, run, _part(run.plan))

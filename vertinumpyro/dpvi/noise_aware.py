@@ -99,7 +99,9 @@ _PAIR_WEIGHTS = np.outer(_WEIGHTS, _WEIGHTS).ravel()
 
 
 class Trace(NamedTuple):
-    """What T steps that took all records released, in coefficients of standardised scores (`dpvi.clipping`); public.
+    """What T steps that took all records released, in coefficients in which the noise is alike; public.
+
+    These are of standardised scores (`dpvi.clipping`), or of whitened ones (`dpvi.whitening`).
 
     points: theta_t `[T, d]`.
     gradients: of the log likelihood, with noise `[T, d]`.
@@ -108,6 +110,7 @@ class Trace(NamedTuple):
     moments_stddev: of that noise.
     num_records: N.
     offsets: all parties'; k of them have a `half` above 0.
+    to: from the model's own coefficients to these `[d, d]`.
     """
 
     points: np.ndarray
@@ -116,6 +119,7 @@ class Trace(NamedTuple):
     moments: np.ndarray
     moments_stddev: float
     num_records: int
+    to: np.ndarray
     offsets: tuple[Offset, ...] = ()
 
 
@@ -206,7 +210,8 @@ def information_of(
     key = f"trace information {'of lifetimes' if law else outcome} {cut:g}"
     if key not in split.compiled:
         split.compiled[key] = jax.jit(lambda *law, **arrays: _information(law[0] if law else outcome, cut, **arrays))
-    usual, to, back = usual_prior(split, read), split.to_standardised[square], split.from_standardised[square]
+    whole_back = np.linalg.inv(trace.to)
+    usual, to, back = usual_prior(split, read), trace.to[square], whole_back[square]
     mean = math.sqrt(float(np.mean(np.square(trace.stddev[read]))))
     scale = np.asarray(trace.stddev, np.float64)[read] / mean
     back = back / scale  # from where everyone's noise is alike
@@ -216,7 +221,7 @@ def information_of(
         points=jnp.asarray(trace.points[:, read] * scale, float),
         gradients=jnp.asarray(trace.gradients[:, read] / scale, float),
         moments=jnp.asarray(trace.moments[np.ix_(seen, seen)] / np.outer(of_seen, of_seen), float),
-        constant=jnp.asarray(_constant(split)[read] * scale, float),
+        constant=jnp.asarray((trace.to @ split.from_standardised @ constant_of(split))[read] * scale, float),
         prior=NormalPrior(jnp.asarray(back.T @ usual.precision @ back, float), jnp.asarray(usual.linear @ back, float)),
         noise=mean,
         moments_noise=trace.moments_stddev,
@@ -224,7 +229,7 @@ def information_of(
         middle=sum(offset.middle for offset in trace.offsets),
         halves=jnp.asarray(halves, float),
     )
-    centre, size = split.from_standardised @ trace.points[-1], split.num_parameters
+    centre, size = whole_back @ trace.points[-1], split.num_parameters
     centre[read], to = back @ found.centre, scale[:, None] * to
     linear, precision, without_noise = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
     linear[read] = found.linear @ to
@@ -234,7 +239,7 @@ def information_of(
     return Information(precision, linear, centre, (vectors * np.maximum(values, 0.0)) @ vectors.T)
 
 
-def _constant(split: SplitModel) -> np.ndarray:
+def constant_of(split: SplitModel) -> np.ndarray:
     """Coefficients that make eta 1 for every record, as an intercept's, found on stand-ins; zeros where none do."""
     number = 4 * split.num_parameters + 16
     tried = split.gather_matrix @ np.concatenate(stand_in_scores(split, number, seed=8), axis=1).T
@@ -471,35 +476,6 @@ def _curvatures(
     moved = jax.vmap(jax.grad(lambda truth, at: _expected(outcome, cut, at, truth)[0]))(eta, eta)
     spreads = _expected(outcome, cut, eta, eta)[1], _expected(outcome, jnp.inf, eta, eta)[1]
     return summed(moved), summed(spreads[0]), summed(spreads[1]), _WEIGHTS @ moved
-
-
-class Spreads(NamedTuple):
-    """Of the records' predictors.
-
-    stddevs: at each draw of the coefficients `[S]`.
-    num_parts: of how many directions of the columns, alike in variance, a predictor is the sum.
-    """
-
-    stddevs: np.ndarray
-    num_parts: float
-
-
-def predictor_spreads(split: SplitModel, trace: Trace, draws: np.ndarray, normal: np.ndarray) -> Spreads:
-    """How far predictors are spread at some coefficients `[S, theta]`, the moments' noise drawn anew.
-
-    Of the moments as they are, for what is taken off their eigenvalues is too much in the directions of most draws.
-
-    :param normal: standard normal numbers `[S]`.
-    """
-    moments = trace.moments / trace.num_records
-    mean = moments @ _constant(split)
-    covariance = moments - np.outer(mean, mean)
-    noise = math.sqrt(2) * trace.moments_stddev / trace.num_records * np.square(draws).sum(1)
-    variances = np.einsum("si,ij,sj->s", draws, covariance, draws) + noise * normal
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    parts = np.maximum(values, 0.0) * np.square(draws.mean(0) @ vectors)
-    num_parts = parts.sum() ** 2 / max(np.square(parts).sum(), 1e-30)
-    return Spreads(np.sqrt(np.maximum(variances, 0.0)), max(1.0, float(num_parts)))
 
 
 # -- the posterior ----------------------------------------------------------------------------------

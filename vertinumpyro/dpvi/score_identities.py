@@ -12,19 +12,21 @@ Found are, on stand-ins drawn from the public domains of all columns:
 - pairs with x_i x_j = c x_k x_l: then M_ij = c M_kl.
 
 Each is of degree 1 or 2 in x, so it holds as well of a party's scores that are scaled down to their bound; between
-parties only where none is. Where stand-ins cannot tell, nothing is taken to hold: a score that is hardly ever other
-than 0, and pairs that would seldom be so together if they had nothing to do with each other. For more than 400 scores
-nothing is looked for.
+parties only where none is. Of whitened scores W'x (`dpvi.whitening`), which are scaled apart from all others, noise is
+alike, so the nearest matrix W'MW is found of all M of which it holds, by conjugate gradients. Where stand-ins cannot
+tell, nothing is taken to hold: a score that is hardly ever other than 0, and pairs that would seldom be so together if
+they had nothing to do with each other. For more than 400 scores nothing is looked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import LinearOperator, cg
 
 from vertinumpyro.dpvi.second_moments import MomentsPlan, stand_in_scores
 from vertinumpyro.model import SplitModel
@@ -36,6 +38,8 @@ _NUM_PROBES, _STEP = 4, 1e-4  # scores are in single precision
 _NULL = 1e-9  # of the largest eigenvalue
 _ROUNDING = 1e-4  # of a score's length
 _ROUNDS, _CLOSE = 100, 1e-7  # until both projections are so close, of the matrix
+_operator: Any = LinearOperator  # whose stubs have another constructor
+_MOST_WHITENED, _TURNS = 150, 8
 _MOST_NOISES, _NOISE = 16, 10_000  # matrices of noise, or numbers in them, that say what is left of it
 
 
@@ -56,7 +60,7 @@ class Identities(NamedTuple):
 
 def identities_of(split: SplitModel, plan: MomentsPlan) -> Identities:
     """Those of all scores that a plan's moments are of, in its order; found once for a model."""
-    key = f"identities {plan.widths} {plan.radius:.12g} {plan.clip_parts}"
+    key = f"identities {plan.widths} {plan.radius:.12g} {plan.clip_parts} {plan.whitened}"
     if key not in split.compiled:
         split.compiled[key] = _found(split, plan)
     return split.compiled[key]
@@ -73,6 +77,10 @@ def _found(split: SplitModel, plan: MomentsPlan) -> Identities:
     bounds = plan.radius * np.sqrt(np.array(plan.clip_parts) / sum(plan.clip_parts))
     is_cut = any((np.linalg.norm(b, axis=1) > bound + _ROUNDING).any() for b, bound in zip(blocks, bounds, strict=True))
     party_of = np.repeat(np.arange(len(blocks)), plan.widths) if is_cut else np.zeros(size, int)
+    if plan.whitened:  # numeric scores are moved, and scaled down at each party otherwise
+        for start, party in zip(np.cumsum([0, *plan.widths]), split.parties, strict=False):
+            numeric = start + split.numeric(party)
+            party_of[numeric] = len(blocks) + numeric
     return identities_among(np.concatenate(blocks, axis=1), party_of)
 
 
@@ -95,12 +103,17 @@ def identities_among(scores: np.ndarray, apart: Sequence[int] | np.ndarray) -> I
         null.append(np.linalg.qr(found)[0])
     kin, times = _kin(scores, apart)
     found = Identities(np.concatenate(null, axis=1), kin, times)
+    return found._replace(noise_left=noise_left(found, lambda noise: consistent(noise, found)))
+
+
+def noise_left(known: Identities, made: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Of noise in a matrix, the part of its root mean square in what is made of it."""
     rng, before, after = np.random.default_rng(12), 0.0, 0.0
-    for _ in range(max(1, min(_MOST_NOISES, _NOISE // kin.size))):
-        noise = rng.normal(size=kin.shape)
+    for _ in range(max(1, min(_MOST_NOISES, _NOISE // known.kin.size))):
+        noise = rng.normal(size=known.kin.shape)
         noise = noise + noise.T
-        before, after = before + np.square(noise).sum(), after + np.square(consistent(noise, found)).sum()
-    return found._replace(noise_left=float(np.sqrt(after / before)))
+        before, after = before + np.square(noise).sum(), after + np.square(made(noise)).sum()
+    return float(np.sqrt(after / before))
 
 
 def _kin(scores: np.ndarray, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -151,3 +164,41 @@ def consistent(matrix: np.ndarray, known: Identities) -> np.ndarray:
         if not known.null.shape[1] or moved <= _CLOSE * np.linalg.norm(found):
             break
     return found
+
+
+def consistent_whitened(matrix: np.ndarray, known: Identities, to: np.ndarray) -> np.ndarray:
+    """The nearest W'MW, M symmetric, of which all holds that holds of M, by turns; W may have up to 150 rows.
+
+    :param matrix: moments of W'x.
+    :param to: W `[D, D]`.
+    """
+    found = (matrix + matrix.T) / 2
+    if len(to) > _MOST_WHITENED:
+        return found
+    null = np.linalg.qr(np.linalg.solve(to, known.null))[0]  # x'n = 0 is (W'x)' W^-1 n = 0
+    for _ in range(_TURNS if null.shape[1] else 1):
+        found = _nearest(found, known, to)
+        across = found - null @ (null.T @ found)
+        found = across - (across @ null) @ null.T
+    return found
+
+
+def _nearest(matrix: np.ndarray, known: Identities, to: np.ndarray) -> np.ndarray:
+    """Of all W'MW with products that are multiples of each other: their common numbers by conjugate gradients."""
+    number = known.kin.max() + 1
+
+    def made(common: np.ndarray) -> np.ndarray:
+        return to.T @ (known.times * common[known.kin]) @ to
+
+    def summed(of: np.ndarray) -> np.ndarray:
+        found = np.bincount(known.kin.ravel(), (known.times * (to @ of @ to.T)).ravel(), number)
+        found[0] = 0.0  # of those that are 0
+        return found
+
+    operator = _operator((number, number), matvec=lambda common: summed(made(common.ravel())))
+    scales = np.square(to).sum(1)
+    weights = np.bincount(known.kin.ravel(), (np.square(known.times) * np.outer(scales, scales)).ravel(), number)
+    inverse = np.where(weights > 0, 1 / np.maximum(weights, 1e-300), 1.0)
+    before = _operator((number, number), matvec=lambda common: inverse * common.ravel())
+    common, _ = cg(operator, summed(matrix), rtol=_CLOSE, maxiter=_ROUNDS, M=before)
+    return made(common)

@@ -28,6 +28,11 @@ own block, in each cell `CELL` for every record, 2 CELL^2 <= 2^(4 SCORE_BITS), w
 replaced by another moves it by at most sqrt(2) CELL <= 1 in units of R^2, zeroed by CELL <= sqrt(1/2). So Δ^2 is 1 and
 1/2 more for each table.
 
+**Whitened scores** (`dpvi.whitening`). Each party then publishes its own moments first, with noise of twice the
+standard deviation, and from them follows W: what x is from there on is W'x, scaled down like scores, of which all of
+the above is released and holds. The first moments of one record, squared, are at most the sum of all (R^2 part_p)^2,
+which counts a fourth: so Δ^2 is larger by a fourth of the sum of part_p^2, or half of that.
+
 **Who knows what.** Of a product of two parties P - s shares are unknown to s colluding parties; of another party's own
 block all the noise, which has the variance of P - max(c, 1) shares, c the collusion threshold. Blocks of the colluders
 alone are fixed, as VPDP's neighbours agree on their columns. So all that may change has noise of P - max(s, c, 1)
@@ -94,13 +99,19 @@ class SecondMoments:
         as wide as the moments leave them. With `events` it takes a quarter at least.
     :param events: of a survival's outcome, what a table of when events were is of; without it, a model of whether an
         event was seen whose part has an offset, as the time at risk, has no intervals.
-    :raises ArgumentError: it is not between 0 and 1.
+    :param whiten: whether each party's scores are whitened by its released moments before they are clipped: the noise
+        then hides less where columns repeat each other, or fill a small part of their public bounds (`dpvi.whitening`).
+        None does so where it can be: without `events`, in up to 300 parameters, each read by one party.
+    :raises ArgumentError: the share is not between 0 and 1, or scores cannot be whitened.
     """
 
     share: float | None = None
     events: EventTimes | None = None
+    whiten: bool | None = None
 
     def __post_init__(self) -> None:
+        if self.whiten and self.events is not None:
+            raise ArgumentError("whiten=True is for models without a table of events; leave whiten or events out")
         if not (self.share is None or (isinstance(self.share, float) and 0 < self.share < 1)):
             raise ArgumentError(f"share must lie between 0 and 1, got {self.share!r}")
 
@@ -148,6 +159,7 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     :ivar delta: δ.
     :ivar cells: how many cells each party's table of events has; () where there is no table.
     :ivar offsets: each party's, `half` above 0 where its last score is one; () where there are none.
+    :ivar whitened: whether the parties' own moments are released before, and all that follows is of whitened scores.
     :ivar relation: the neighbouring relation.
     :ivar noise: who adds noise to products of two parties.
     :ivar adversary: whom alone a target ε was for; None for everyone (`covered`).
@@ -163,12 +175,13 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     delta: float
     cells: tuple[int, ...] = ()
     offsets: tuple[Offset, ...] = ()
+    whitened: bool = False
     relation: NeighbouringRelation = NeighbouringRelation.REPLACE
     noise: NoiseSource
     adversary: str | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
-    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "cells": (), "offsets": ()}
+    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "cells": (), "offsets": (), "whitened": False}
 
     def __post_init__(self) -> None:
         check_party_names(self.parties, self.noise)
@@ -224,7 +237,9 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     @property
     def _squared_sensitivity(self) -> Fraction:
         of_moments = Fraction(1) if self.relation is NeighbouringRelation.REPLACE else Fraction(1, 2)
-        return of_moments * (1 + sum(num_cells > 0 for num_cells in self.cells))
+        parts = [Fraction(part, sum(self.clip_parts)) for part in self.clip_parts] if self.whitened else []
+        before = sum((part**2 for part in parts), Fraction(0)) / _VARIANCE_BEFORE
+        return of_moments * (1 + sum(num_cells > 0 for num_cells in self.cells) + before)
 
     @property
     def _least_unknown(self) -> int:
@@ -256,6 +271,11 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
         return self.radius**2 * math.sqrt(own * self.own_variance + (1 - own) * shared) / 2**_GRID_BITS
 
     @property
+    def stddev_before(self) -> float:
+        """The same of what scores are whitened by, of two different scores of a party."""
+        return self.radius**2 * math.sqrt(_VARIANCE_BEFORE * self.own_variance) / 2**_GRID_BITS
+
+    @property
     def cell_stddev(self) -> float:
         """Of the noise in a cell of a table of events, in records."""
         return math.sqrt(self.own_variance) / CELL
@@ -269,11 +289,12 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """The parties' own products as one step, then those of two parties."""
+        """The parties' own products as one step, then those of two parties; before both those that whiten scores."""
         table = ", and when events were" if any(self.cells) else ""
-        names = f"the parties' own moments{table}", "the moments across parties"
-        own, across = (PartOfPlan(self, what) for what in names)
-        return (own, across) if self.crosses else (own,)
+        names = ["the parties' own moments before whitening"] if self.whitened else []
+        names += [f"the parties' own moments{table}"]
+        names += ["the moments across parties"] if self.crosses else []
+        return tuple(PartOfPlan(self, what) for what in names)
 
     @property
     def covered(self) -> tuple[Adversary, ...]:
@@ -312,9 +333,9 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
         return super()._decoded({**fields, **lists, "offsets": offsets})
 
 
-OWN, ACROSS = "own moments", "moments across parties"
+BEFORE, OWN, ACROSS = "moments before whitening", "own moments", "moments across parties"
 EVENTS = "events"
-_OWN, _ACROSS = 0, 1  # steps of the plan
+_VARIANCE_BEFORE = 4  # of the noise of what scores are whitened by, over that of own moments
 _HUGE = 1e30
 
 Words = Mapping[str, Any]
@@ -326,11 +347,16 @@ class NoisyMoments(NamedTuple):
     matrix: sum xx' and noise `[D, D]`, symmetric, x the scores in the order of a step's released vector.
     stddev: of the noise in an entry, root mean square.
     events: when events were; None where there is no such table.
+    whitening: each party's A, where x are whitened scores: |A'x| of its numeric ones `[d]`, and its intercept behind
+        them, is |W'(x - m)| over its bound.
+    before: each party's own moments of scores, with noise, where they are whitened.
     """
 
     matrix: np.ndarray
     stddev: float
     events: np.ndarray | None = None
+    whitening: Sequence[np.ndarray] = ()
+    before: Sequence[np.ndarray] = ()
 
 
 def widths_of(split: SplitModel, offsets: Sequence[Offset] = ()) -> tuple[int, ...]:
@@ -377,6 +403,21 @@ def on_grid(scores: np.ndarray, radius: float, longest: int) -> np.ndarray:
     return np.trunc(units * np.minimum(1.0, most / np.maximum(norms, 1.0))).astype(np.int64)
 
 
+_LEAST_ROOM = 0.02
+
+
+def numeric_bound(split: SplitModel, party: str, room: float) -> float:
+    """Of |W'x|: what other scores leave of a party's bound of |x|^2, by the public domains; 0 where that is nothing."""
+    if (key := f"room for other scores of {party}") not in split.compiled:
+        zeros, schema = jnp.zeros(split.num_parameters), split.schema.restrict(party)
+        tried = stand_in_columns(schema, 1024, seed=16, observed_fraction=0.5)
+        scores = np.asarray(scores_of(split, party)(zeros, {n: jnp.asarray(c) for n, c in tried.items()}), np.float64)
+        others = np.delete(scores, split.numeric(party), axis=1)
+        split.compiled[key] = float(np.square(np.where(np.isfinite(others), others, 0.0)).sum(1).max())
+    left = room - split.compiled[key]
+    return math.sqrt(left) if left > _LEAST_ROOM * room and len(split.numeric(party)) else 0.0
+
+
 @final
 class MomentsWork(PartyComputation):
     """One party's part: its own moments with its noise, its scores in the products across, its noise on them.
@@ -401,23 +442,46 @@ class MomentsWork(PartyComputation):
         self._flat = jnp.zeros(split.num_parameters)
         self._user_x64 = compat.user_has_x64()
         self._events, self._schema = events, split.schema
+        self._numeric, self._constant = split.numeric(party), split.constant(party)
+        self._bound = numeric_bound(split, party, plan.radius**2 * plan.longest(party) / 4.0**SCORE_BITS)
 
     def check(self, request: ReleaseRequest) -> None:
         """See `PartyComputation.check`: own moments, then those across parties where there are several."""
-        if request not in (Publish(_OWN, OWN), Multiply(_ACROSS, ACROSS)):
+        first = int(self._plan.whitened)
+        if first and request.name != BEFORE:
+            self._whitening(request)
+            request = dataclasses.replace(request, fields={})
+        allowed: list[ReleaseRequest] = [Publish(0, BEFORE)] if first else []
+        if request not in (*allowed, Publish(first, OWN), Multiply(first + 1, ACROSS)):
             raise request.refused()
+
+    def _whitening(self, request: ReleaseRequest) -> np.ndarray | None:
+        """Its A, which follows from what was released before; None where scores are not whitened.
+
+        :raises ArgumentError: it is no such matrix.
+        """
+        if not self._plan.whitened or request.name == BEFORE:
+            return None
+        shape = len(self._numeric) + len(self._constant), len(self._numeric)
+        try:
+            found = np.asarray(request.fields.get("whitening", {}).get(self._party), np.float64).reshape(shape)
+        except (AttributeError, TypeError, ValueError):
+            raise request.refused() from None
+        if not np.isfinite(found).all():
+            raise request.refused()
+        return found
 
     def publish(self, request: Publish) -> Payload:
         """The products of its own scores, in grid units, with noise that nobody else knows.
 
         With zeros behind them, so that all parties' are of one size: a rehearsal has its own in the others' place.
         """
-        scores = self._scores_on_grid()
-        (products,) = row_blocks.products([scores], [(0, 0)])
-        noise = np.triu(self._drawn(self._plan.own_variance, products.size).reshape(products.shape), 1)
-        squares = self._drawn(2 * self._plan.own_variance, self._width)
+        (products,) = row_blocks.products([self._scores_on_grid(request)], [(0, 0)])
+        variance = self._plan.own_variance * (_VARIANCE_BEFORE if request.name == BEFORE else 1)
+        noise = np.triu(self._drawn(variance, products.size).reshape(products.shape), 1)
+        squares = self._drawn(2 * variance, self._width)
         noisy = products + noise + noise.T + np.diag(squares)
-        tables = {"cells": self._cells()} if any(self._plan.cells) else {}
+        tables = {"cells": self._cells()} if any(self._plan.cells) and request.name == OWN else {}
         return Payload({}, {"products": np.pad(noisy, (0, max(self._plan.widths) - self._width)), **tables})
 
     def _cells(self) -> np.ndarray:
@@ -432,10 +496,11 @@ class MomentsWork(PartyComputation):
 
     def factor(self, request: Multiply) -> RowBlocks:
         """The party's scores on the grid, by this process: workers could not be sent anybody's model."""
-        return self._scores_on_grid()
+        return self._scores_on_grid(request)
 
-    def _scores_on_grid(self) -> RowBlocks:
-        return RowBlocks((self._plan.num_records, self._width), 2**SCORE_BITS, dict(self._columns), self._on_grid)
+    def _scores_on_grid(self, request: ReleaseRequest) -> RowBlocks:
+        on_grid = functools.partial(self._on_grid, self._whitening(request))
+        return RowBlocks((self._plan.num_records, self._width), 2**SCORE_BITS, dict(self._columns), on_grid)
 
     def widths(self, request: Multiply) -> tuple[int, ...]:
         """Every party's number of scores."""
@@ -451,13 +516,19 @@ class MomentsWork(PartyComputation):
             return np.zeros(size, np.int64)  # trusted noise, of which there is one share
         return self._drawn(self._plan.share_variance, size)
 
-    def _on_grid(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _on_grid(self, whitening: np.ndarray | None, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         own = {name: jnp.asarray(model_units(np.asarray(column))) for name, column in columns.items()}
+        longest, radius = self._plan.longest(self._party), self._plan.radius
         with compat.precision(self._user_x64):
-            scores = np.asarray(self._scores(self._flat, own), np.float64)
+            scores = np.array(self._scores(self._flat, own), np.float64)
+            if whitening is not None and self._bound:
+                numeric = scores[:, np.concatenate([self._numeric, self._constant])]
+                numeric = np.nan_to_num(numeric, posinf=0.0, neginf=0.0) @ whitening
+                long = np.linalg.norm(numeric, axis=1, keepdims=True)
+                scores[:, self._numeric] = numeric * (self._bound / np.maximum(long, 1.0))
             if self._offsets is not None:
                 scores = np.concatenate([scores, self._offset.scaled(self._offsets(own))], axis=1)
-        return on_grid(scores, self._plan.radius, self._plan.longest(self._party))
+        return on_grid(scores, radius, longest)
 
     def _drawn(self, variance: int, size: int) -> np.ndarray:
         return sample_discrete_gaussian(variance, size, self._source) if size else np.zeros(0, np.int64)
@@ -477,14 +548,23 @@ def input_form(plan: MomentsPlan) -> InputForm:
     return InputForm(tuple(columns), longest=longest)
 
 
-def noisy_moments(session: Session, run: Run, plan: MomentsPlan) -> NoisyMoments:
+def noisy_moments(
+    session: Session, run: Run, plan: MomentsPlan, whitening: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+) -> NoisyMoments:
     """Release the moments as the first steps of a run whose plan begins with this one. Nothing else leaves the parties.
 
+    :param whitening: every party's A by all parties' own moments, where the plan has scores whitened.
     :raises PlanSpentError: a part was counted as released by a run that stopped, and is not stored.
     """
-
-    own = session.arrays_of(run, _OWN, lambda: _own(session, plan))
-    across = session.arrays_of(run, _ACROSS, lambda: _across(session)) if plan.crosses else {}
+    unit, first, fields, found, before = plan.radius**2 / 4.0**SCORE_BITS, int(plan.whitened), {}, [], []
+    if plan.whitened:
+        arrays = session.arrays_of(run, 0, lambda: _own(session, plan, Publish(0, BEFORE)))
+        before = [unit * arrays[f"block_{k}_{k}"] for k in range(len(plan.parties))]
+        found = whitening(before)
+        fields = {"whitening": {party: of.tolist() for party, of in zip(plan.parties, found, strict=True)}}
+    own = session.arrays_of(run, first, lambda: _own(session, plan, Publish(first, OWN, fields)))
+    request = Multiply(first + 1, ACROSS, fields)
+    across = session.arrays_of(run, first + 1, lambda: _across(session, request)) if plan.crosses else {}
     starts = np.cumsum([0, *plan.widths])
     matrix = np.zeros((starts[-1], starts[-1]))
     events = own.get(EVENTS)
@@ -492,19 +572,19 @@ def noisy_moments(session: Session, run: Run, plan: MomentsPlan) -> NoisyMoments
     for name, block in blocks.items():
         i, j = (slice(starts[int(number)], starts[int(number) + 1]) for number in name.split("_")[1:])
         matrix[i, j], matrix[j, i] = block, block.T
-    found = None if events is None else events / CELL
-    return NoisyMoments(matrix * (plan.radius**2 / 4.0**SCORE_BITS), plan.stddev, found)
+    return NoisyMoments(matrix * unit, plan.stddev, None if events is None else events / CELL, found, before)
 
 
-def _own(session: Session, plan: MomentsPlan) -> dict[str, np.ndarray]:
+def _own(session: Session, plan: MomentsPlan, request: Publish) -> dict[str, np.ndarray]:
     def of(party: int, name: str, *shape: int) -> np.ndarray:
         return published(released[party].arrays, name, shape, plan.parties[party])
 
-    released, most = session.publish(Publish(_OWN, OWN)), max(plan.widths)
+    released, most = session.publish(request), max(plan.widths)
     found = {f"block_{k}_{k}": of(k, "products", most, most)[:w, :w] for k, w in enumerate(plan.widths)}
-    tables = [of(k, "cells", max(plan.cells))[:number] for k, number in enumerate(plan.cells) if number]
+    cells = enumerate(plan.cells if request.name == OWN else ())
+    tables = [of(k, "cells", max(plan.cells))[:number] for k, number in cells if number]
     return found | ({EVENTS: tables[0]} if tables else {})
 
 
-def _across(session: Session) -> dict[str, np.ndarray]:
-    return {f"block_{i}_{j}": block for (i, j), block in session.cross_products(Multiply(_ACROSS, ACROSS)).items()}
+def _across(session: Session, request: Multiply) -> dict[str, np.ndarray]:
+    return {f"block_{i}_{j}": block for (i, j), block in session.cross_products(request).items()}

@@ -101,6 +101,7 @@ class Kernel:
     runs in other processes.
 
     :ivar diagnostics: compute `InternalInfo.objective`, which is not DP.
+    :ivar whitens: whether the optimiser's state has a whitening of the scores.
     :ivar spread: how the numbers of a block's records lie on several devices; None is one device.
     """
 
@@ -111,6 +112,7 @@ class Kernel:
     num_records: int
     expected_batch_size: float
     diagnostics: bool = False
+    whitens: bool = False
     spread: NamedSharding | None = None
     user_x64: bool = dataclasses.field(default_factory=compat.user_has_x64)
 
@@ -155,23 +157,28 @@ class Kernel:
         theta = self.guide.sample(state.params, _eta_key(state))
         if self.spread is not None:
             indices = jax.lax.with_sharding_constraint(indices, self.spread)
-        return [self._contribution(party, theta, columns[party], indices) for party in self.guide.split.parties]
+        return [self._contribution(party, theta, columns[party], indices, state) for party in self.guide.split.parties]
 
     def local_of(
         self, party: str, state: DPVIState, own_columns: Mapping[str, jax.Array], indices: Int[Array, " n"]
     ) -> Contribution:
         """What one party computes in its own process, from its columns [N] alone."""
-        return self._contribution(party, self.guide.sample(state.params, _eta_key(state)), own_columns, indices)
+        return self._contribution(party, self.guide.sample(state.params, _eta_key(state)), own_columns, indices, state)
 
     def _contribution(
-        self, party: str, theta: jax.Array, own_columns: Mapping[str, jax.Array], indices: jax.Array
+        self, party: str, theta: jax.Array, own_columns: Mapping[str, jax.Array], indices: jax.Array, state: DPVIState
     ) -> Contribution:
         batch = {name: column[indices] for name, column in own_columns.items()}
-        return self.guide.split.contribution(party, theta, batch)
+        split, found = self.guide.split, self.guide.split.contribution(party, theta, batch)
+        if not self.whitens:
+            return found
+        whitening = state.optimizer_state.whitening
+        return split.whitened(party, found, whitening.to, whitening.bounds[split.parties.index(party)])
 
     def update(self, state: DPVIState, released: Float[Array, " D"]) -> tuple[DPVIState, StepInfo]:
         """Post-processing: scale to all records, pull back through the guide, optimiser step."""
-        gradient = self.guide.split.gather(released) * (self.num_records / self.expected_batch_size)
+        back = state.optimizer_state.whitening.back if self.whitens else None
+        gradient = self.guide.split.gather(released, back) * (self.num_records / self.expected_batch_size)
         ascent = self.guide.pull_back(state.params, _eta_key(state), gradient)
         descent = jax.tree_util.tree_map(lambda g: -g / self.num_records, ascent)
         updates, optimizer_state = self.optimizer.update(descent, state.optimizer_state, state.params)

@@ -136,13 +136,33 @@ class SplitModel:
 
     def _moved(self, party: str) -> np.ndarray:
         """Which of a party's shared scores are not 0 for all of many stand-ins."""
+        return (self._tried_scores(party) != 0).any(axis=(0, 1))
+
+    def numeric(self, party: str) -> np.ndarray:
+        """The numbers of a `party_sum`'s scores at a party that take more than two values, as indicators do not."""
+        return np.flatnonzero(self._num_values_of(party) > 2)
+
+    def constant(self, party: str) -> np.ndarray:
+        """The number of a score at the party that is the same for all records, as an intercept's, where one is."""
+        return np.flatnonzero(self._num_values_of(party) == 1)[:1]
+
+    def _num_values_of(self, party: str) -> np.ndarray:
+        """Of each score, 0 of one that is 0 always, and 3 of more than two."""
+        if (key := f"values of scores of {party}") not in self.compiled:
+            tried = np.sort(self._tried_scores(party)[:, 0], axis=0)
+            largest = np.abs(tried).max(axis=0, initial=0.0)
+            steps = (np.diff(tried, axis=0) > 1e-5 * largest).sum(0)
+            self.compiled[key] = np.where(largest > 0, np.minimum(1 + steps, 3), 0)
+        return self.compiled[key]
+
+    def _tried_scores(self, party: str) -> np.ndarray:
+        """A party's shared scores of many stand-ins."""
         number = min(max(64, 40 * self.num_parameters), max(64, _MOST_SCORES // self.num_parameters))
         flat = np.random.default_rng(13).normal(size=self.num_parameters)
         with jax.ensure_compile_time_eval():  # also where a step is traced
             drawn = stand_in_columns(self.schema.restrict(party), number, seed=14, observed_fraction=0.5)
             own = {name: jnp.asarray(column) for name, column in drawn.items()}
-            found = jax.jit(partial(self.contribution, party))(jnp.asarray(flat, float), own).shared_scores
-            return np.asarray(jnp.any(found != 0, axis=(0, 1)))
+            return np.asarray(jax.jit(partial(self.contribution, party))(jnp.asarray(flat, float), own).shared_scores)
 
     @cached_property
     def read(self) -> np.ndarray:
@@ -162,9 +182,13 @@ class SplitModel:
         """Length D of the released vector."""
         return len(self.gather_index)
 
-    def gather(self, released: Float[Array, " D"]) -> Float[Array, " theta"]:
-        """The released vector as a gradient with respect to flat theta; a parameter's coordinates add up."""
+    def gather(self, released: Float[Array, " D"], back: Any = None) -> Float[Array, " theta"]:
+        """The released vector as a gradient with respect to flat theta; a parameter's coordinates add up.
+
+        :param back: from sums of whitened scores to those of scores `[theta, theta]`; None where they are not whitened.
+        """
         found = jnp.zeros(self.num_parameters, released.dtype).at[self.gather_index].add(released, mode="drop")
+        found = found if back is None else back @ found
         if self.standardisation is None:
             return found
         scales = jnp.asarray(np.diag(self.to_standardised), found.dtype)
@@ -338,6 +362,26 @@ class SplitModel:
         own = slice(*starts[self.parties.index(party) :][:2])
         centres, scales = (jnp.asarray(of_all[own], found.shared_scores.dtype) for of_all in known[:2])
         return found._replace(shared_scores=(found.shared_scores - summed.outcome.unit * centres) / scales)
+
+    def whitened(
+        self, party: str, found: Contribution, whitening: Float[Array, "theta theta"], bound: Float[Array, ""]
+    ) -> Contribution:
+        """With a `party_sum`'s numeric scores x as W'(x - m), scaled down to a bound; what is not finite is 0.
+
+        Or all of a record would be so. The intercept's row of the matrix has -m'W.
+        """
+        (summed,), numbers, places = self.structure.summed, self.numeric(party), self._shared_places(party)
+        of = np.concatenate([numbers, self.constant(party)])
+        own = found.shared_scores[..., of]
+        matrix = whitening[np.ix_(places[of], places[numbers])].astype(own.dtype)
+        own = jnp.where(jnp.isfinite(own), own, 0.0) @ matrix
+        length = jnp.linalg.norm(own, axis=-1, keepdims=True) / (summed.outcome.unit * bound.astype(own.dtype))
+        own = own / jnp.maximum(length, 1.0)
+        return found._replace(shared_scores=found.shared_scores.at[..., numbers].set(own))
+
+    def places_of(self, party: str, numbers: np.ndarray) -> np.ndarray:
+        """In flat theta, of a party's shared scores."""
+        return self._shared_places(party)[numbers]
 
     def log_density(self, party: str, flat: Float[Array, " theta"], columns: Mapping[str, Any]) -> Float[Array, "n Z"]:
         """`Contribution.log_density` without the scores."""

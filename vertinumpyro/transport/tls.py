@@ -32,8 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, final
 
-from vertinumpyro.core.errors import ArgumentError, BackendError
-from vertinumpyro.core.sparing import Sparing
+from vertinumpyro.core.errors import ArgumentError, BackendError, Sparing
 from vertinumpyro.transport.identity import Certificate, Identity, make_identity
 from vertinumpyro.transport.links import Link, PeerError, SocketLink
 

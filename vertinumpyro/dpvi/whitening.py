@@ -1,0 +1,206 @@
+r"""Scores of a `party_sum` whitened by what was released of them, before steps clip them: `SecondMoments(whiten=True)`.
+
+Noise is alike in all directions of the scores, and what records say is not: least where columns repeat each other, or
+fill a small part of their public bounds. With M the second moments of a party's numeric scores x, the mean of xx', as
+they are released first (`dpvi.second_moments`), all that follows is of
+
+    z = w W'x,   W = a (M + l)^(-1/2),
+
+in the place of x. At the party that has the intercept x are less their means, by these moments: the same map of what is
+released. W'x is about as long in all directions. a is such that the mean of |W'x|^2 is its bound over 1.5 to
+4.5, and what is longer is scaled down to the bound, w <= 1. The bound is what all other scores leave, of what a party
+has, in the public domains: an intercept and indicators of values, all of which are as long. They stay as they are, so
+that what holds of all of them holds still (`dpvi.score_identities`). Mechanism and proof are the same whatever W is: it
+follows from what was released before, and w from a record's own columns at a party. Noise of steps and of moments is
+alike in the same directions, so all that knows it works on the coefficients of W'x, W^-1 beta, and maps back.
+
+**Scaled records.** As w depends on columns and not on the outcome, the mean of what a step releases is 0 at the truth
+as before. Its slope there is the mean of w W'x (W'x)', and the moments are that of w^2 W'x (W'x)': much less of a value
+that few records have, and that makes them long. The first moments say what it is without w, W'MW. So of a party's own
+block S the geometric mean of both is taken, which is right where all that are long in a direction are scaled alike
+(`slope_by`); blocks with other scores are moved as each party's own is. It is moved only beyond what may be noise. What
+a record says then has the variance w in the place of w^2, so no less than it has.
+
+**Which**: of l from what the first moments' noise hides up to 64 times that, and of four a, those by which noise adds
+least to the variance, in the mean of its log over directions; W = 1 where that gains less than an eighth. Each a has
+what scaling down loses added, a rough number for columns with some far values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vertinumpyro.dpvi.clipping import usual_residuals
+from vertinumpyro.dpvi.second_moments import SCORE_BITS, MomentsPlan, NoisyMoments, numeric_bound, widths_of
+from vertinumpyro.model import SplitModel
+from vertinumpyro.privacy import GradientPlan
+from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
+
+_FLOORS = (1.0, 4.0, 16.0, 64.0)  # l, in units of what the moments' noise hides
+_LENGTHS = ((1.5, 0.02), (2.0, 0.008), (3.0, 0.0025), (4.5, 0.0007))  # bound over mean square; what scaling down loses
+_WORTH, _GAIN, _AGREED_BITS = 0.88, 0.01, 20
+_MOST_SCALED = 400.0  # times that M is S
+
+
+class Whitening(NamedTuple):
+    """Steps release sums of W'x in the place of scores x, and U = W^-T takes these back to sums of x; public.
+
+    to: W `[theta, theta]`, of a block for each party, and 1 for what is not whitened.
+    back: U `[theta, theta]`.
+    bounds: each party's of |W'x| `[P]`.
+    """
+
+    to: Any
+    back: Any
+    bounds: Any
+
+    @classmethod
+    def of(cls, split: SplitModel, plan: GradientPlan, lengths: Sequence[np.ndarray]) -> Whitening:
+        """:param lengths: each party's A: W over the bound, and -m'W over it."""
+        to, bounds = np.eye(split.num_parameters), _bounds(split, plan)
+        for party, bound, length in zip(split.parties, bounds, lengths, strict=True):
+            numbers = split.numeric(party)
+            of = np.concatenate([numbers, split.constant(party)])
+            if bound:
+                to[np.ix_(split.places_of(party, of), split.places_of(party, numbers))] = bound * length
+        return cls(to, np.linalg.inv(to).T, np.where(bounds > 0, bounds, np.inf))
+
+
+def whitened_by(split: SplitModel, plan: GradientPlan, released: NoisyMoments) -> np.ndarray:
+    """W `[D, D]` in the order of the moments, of an offset 1."""
+    to = np.eye(len(released.matrix))
+    for party, start, bound, length in zip(
+        split.parties, _starts(plan), _bounds(split, plan), released.whitening, strict=True
+    ):
+        numbers = split.numeric(party)
+        if bound:
+            to[np.ix_(start + np.concatenate([numbers, split.constant(party)]), start + numbers)] = bound * length
+    return to
+
+
+def moments_by(split: SplitModel, plan: GradientPlan, released: NoisyMoments) -> NoisyMoments:
+    """The moments of whitened scores as they are in the slope of what steps release."""
+    assert isinstance(plan.start, MomentsPlan)
+    moved = np.eye(len(released.matrix))
+    for party, start, bound, length, before in zip(
+        split.parties, _starts(plan), _bounds(split, plan), released.whitening, released.before, strict=True
+    ):
+        numbers = split.numeric(party)
+        of, own = np.concatenate([numbers, split.constant(party)]), np.ix_(start + numbers, start + numbers)
+        to = bound * length
+        if bound:
+            noise = plan.start.stddev_before * np.linalg.norm(to, axis=0).max() ** 2
+            whole = to.T @ before[np.ix_(of, of)] @ to
+            moved[own] = slope_by(whole, released.matrix[own], math.hypot(noise, released.stddev))
+    return released._replace(matrix=moved @ released.matrix @ moved.T)
+
+
+def slope_by(whole: np.ndarray, scaled: np.ndarray, noise: float) -> np.ndarray:
+    """T `[d, d]`: T S T' is the geometric mean of S and M, which has no direction in which S has more.
+
+    :param whole: M, of records as they are.
+    :param scaled: S, of records that are scaled down.
+    :param noise: standard deviation of the difference of their entries.
+    """
+    edge = noise * math.sqrt(len(whole))
+    values, vectors = np.linalg.eigh((scaled + scaled.T) / 2)
+    values = np.maximum(values, edge)
+    root, inverse = ((vectors * values**power) @ vectors.T for power in (0.5, -0.5))
+    values, vectors = np.linalg.eigh(inverse @ whole @ inverse)
+    beyond = np.maximum(values - edge * np.square(inverse @ vectors).sum(0), 1.0)
+    return root @ (vectors * np.minimum(beyond, _MOST_SCALED) ** 0.25) @ vectors.T @ inverse
+
+
+def lengths_of(split: SplitModel, plan: GradientPlan, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Each party's A by all parties' own moments, with their noise."""
+    assert isinstance(plan.start, MomentsPlan)
+    return _lengths(split, plan, [block / plan.num_records for block in blocks])
+
+
+def usual_whitening(split: SplitModel, plan: GradientPlan, scores: np.ndarray) -> Whitening:
+    """Of records with such scores `[n, D]`, every party's side by side."""
+    parts = np.split(scores, np.cumsum(widths_of(split))[:-1], axis=1)
+    return Whitening.of(split, plan, _lengths(split, plan, [of.T @ of / len(of) for of in parts]))
+
+
+def _lengths(split: SplitModel, plan: GradientPlan, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """:param blocks: each party's moments, a record's mean, with noise."""
+    assert isinstance(plan.start, MomentsPlan)
+    (summed,), cut = split.structure.summed, longest_residual(split, plan.residual_bound)
+    variance: float = cut**2
+    if (known := usual_residuals(summed.outcome)) is not None:
+        residual, chances, weights = known
+        variance = float(weights @ (chances * np.clip(residual, -cut, cut) ** 2).sum(1))
+    ratio = noise_stddev(plan) ** 2 / (plan.num_gradients * plan.num_records * variance)
+    noise, found = plan.start.stddev_before / plan.num_records, []
+    for party, moments, bound in zip(split.parties, blocks, _bounds(split, plan), strict=True):
+        numbers, constant = split.numeric(party), split.constant(party)
+        own, beside = moments[np.ix_(numbers, numbers)], moments[np.ix_(numbers, constant)]
+        size = np.maximum(moments[np.ix_(constant, constant)], noise)
+        if not bound:
+            found.append(np.zeros((len(numbers) + len(constant), len(numbers))))
+            continue
+        length = length_of(own - beside @ beside.T / size if len(constant) else own, noise, bound**2, ratio)
+        is_moved = len(constant) and not np.allclose(length, np.eye(len(length)) / bound)
+        means = beside.T / size if is_moved else np.zeros((len(constant), len(numbers)))
+        found.append(np.concatenate([length, -_agreed(means @ length)]))
+    return found
+
+
+def _agreed(numbers: np.ndarray) -> np.ndarray:
+    """To what machines agree on."""
+    largest = np.abs(numbers).max(initial=0.0)
+    unit = 2.0 ** (math.floor(math.log2(largest)) - _AGREED_BITS) if largest else 1.0
+    return np.round(numbers / unit) * unit
+
+
+def length_of(moments: np.ndarray, noise: float, room: float, ratio: float) -> np.ndarray:
+    """A `[d, d]`, symmetric, to what machines agree on.
+
+    :param moments: a party's, a record's mean, with noise `[d, d]`.
+    :param noise: its standard deviation.
+    :param room: the bound of |W'x|^2.
+    :param ratio: variance of the noise of all steps' mean over N and the variance of a residual.
+    """
+    values, vectors = np.linalg.eigh((moments + moments.T) / 2)
+    edge = noise * math.sqrt(len(moments))
+    seen = np.maximum(values, 0.0) + edge
+    least, squares = _WORTH * np.log1p(ratio / seen).mean() - _GAIN, np.ones(len(seen))
+    for floor in _FLOORS:
+        for times, lost in _LENGTHS:
+            tried = 1 / (seen + floor * edge)
+            tried = tried * room / (times * (tried @ seen))
+            if (cost := np.log1p(ratio / (tried * seen)).mean() + lost) < least:
+                least, squares = cost, tried
+    if np.all(squares == 1):
+        return np.eye(len(squares)) / math.sqrt(room)
+    return _agreed((vectors * np.sqrt(squares / room)) @ vectors.T)
+
+
+def _starts(plan: GradientPlan) -> np.ndarray:
+    """Where each party's scores begin in the moments."""
+    assert isinstance(plan.start, MomentsPlan)
+    return np.cumsum([0, *plan.start.widths])[:-1]
+
+
+def _bounds(split: SplitModel, plan: GradientPlan) -> np.ndarray:
+    """Of each party's |W'x|, as its moments have them; 0 where nothing is whitened."""
+    assert isinstance(plan.start, MomentsPlan)
+    rooms = [plan.start.radius**2 * plan.start.longest(party) / 4.0**SCORE_BITS for party in split.parties]
+    return np.array([numeric_bound(split, party, room) for party, room in zip(split.parties, rooms, strict=True)])
+
+
+def noise_stddev(plan: GradientPlan) -> float:
+    """Of all noise of a step's sum."""
+    return plan.noise_multiplier * plan.clip_norm * math.sqrt(plan.noise.num_shares / plan.noise.num_covering)
+
+
+def longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> float:
+    """Of the one outcome."""
+    (summed,) = split.structure.summed
+    (cut,) = bounds_of_outcomes(bound)
+    return cut * summed.outcome.unit
