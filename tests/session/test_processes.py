@@ -23,6 +23,7 @@ from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.dpvi import DPVI, second_moments
 from vertinumpyro.dpvi.training_loop import CHECKPOINT
+from vertinumpyro.dpvi.whitening import lengths_of
 from vertinumpyro.mrf.releases import RELEASED, Releases
 from vertinumpyro.privacy import NoiseSource, PoissonSampling
 from vertinumpyro.regression.noisy_moments import noisy_moments
@@ -80,7 +81,10 @@ def released(session, made, plan, run_dir, *, resume=False, insecure_seed=None):
     results = RELEASED if plan.kind == "vertimrf" else "moments.npz"
     with session.open(made, plan, run_dir=run_dir, results=results, resume=resume, insecure_seed=insecure_seed) as run:
         if plan.kind == "dpvi":
-            return {"moments": second_moments.noisy_moments(session, run, plan.start).matrix}
+            split = method("moments", FIRST).split(session.schema, plan)
+            whitening = functools.partial(lengths_of, split, plan)
+            found = second_moments.noisy_moments(session, run, plan.start, whitening)
+            return {"moments": found.matrix, **{f"before {k}": block for k, block in enumerate(found.before)}}
         if plan.kind != "vertimrf":
             return {"moments": noisy_moments(session, run, plan).matrix}
         columns = made.columns(session.schema)
@@ -127,7 +131,7 @@ def test_parties_release_what_one_process_releases_on_the_same_noise(seeded, nam
     noiseless = released(oracle, here, plan_for(name, here, tables.dataset), tmp_path / "other", insecure_seed=SEED + 1)
     assert not equal(found, noiseless)
     record = json.loads((tmp_path / "apart" / PRIVACY_RECORD).read_text())
-    spent = ("paused", 2) if name == "moments" else ("finished", plan.num_steps)  # the steps after them are not run
+    spent = ("paused", 3) if name == "moments" else ("finished", plan.num_steps)  # the steps after them are not run
     assert (record["status"], record["steps_spent"]) == spent
     assert not any(row["claim"] for row in record["adversaries"])  # the noise is from a seed
     replies.hold_what_is_released(plan, found)

@@ -7,12 +7,12 @@ they are released first (`dpvi.second_moments`), all that follows is of
     z = w W'x,   W = a (M + l)^(-1/2),
 
 in the place of x. At the party that has the intercept x are less their means, by these moments: the same map of what is
-released. W'x is about as long in all directions. a is such that the mean of |W'x|^2 is its bound over 1.5 to
-4.5, and what is longer is scaled down to the bound, w <= 1. The bound is what all other scores leave, of what a party
-has, in the public domains: an intercept and indicators of values, all of which are as long. They stay as they are, so
-that what holds of all of them holds still (`dpvi.score_identities`). Mechanism and proof are the same whatever W is: it
-follows from what was released before, and w from a record's own columns at a party. Noise of steps and of moments is
-alike in the same directions, so all that knows it works on the coefficients of W'x, W^-1 beta, and maps back.
+released. W'x is about as long in all directions. a is such that the mean of |W'x|^2 is its bound over 1.5 to 4.5, and
+what is longer is scaled down to the bound, w <= 1. The bound is what all other scores leave, of what a party has, in
+the public domains: an intercept and indicators of values, all of which are as long. They stay as they are, so that what
+holds of all of them holds still (`dpvi.score_identities`). Mechanism and proof are the same whatever W is: it follows
+from what was released before, and w from a record's own columns at a party. Noise of steps and of moments is alike in
+the same directions, so all that knows it works on the coefficients of W'x, W^-1 beta, and maps back.
 
 **Scaled records.** As w depends on columns and not on the outcome, the mean of what a step releases is 0 at the truth
 as before. Its slope there is the mean of w W'x (W'x)', and the moments are that of w^2 W'x (W'x)': much less of a value
