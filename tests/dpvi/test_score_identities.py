@@ -7,8 +7,8 @@ import pytest
 
 from vertinumpyro.data import CategoricalColumn, PartySchema, RealColumn, Schema, TableFacts
 from vertinumpyro.dpvi import DPVI, SecondMoments
-from vertinumpyro.dpvi.accelerated_newton import moments_of
 from vertinumpyro.dpvi.score_identities import consistent, identities_among, identities_of
+from vertinumpyro.dpvi.second_moments import moments_of
 from vertinumpyro.model import party_plate, party_sum
 
 pytestmark = pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")

@@ -36,9 +36,8 @@ pytestmark = pytest.mark.filterwarnings(
 def test_h_bounds_the_hessian_of_the_potential_wherever_one_looks(dataset, family):
     model = glm(family, epsilon=2000.0)
     data, regression = model._prepared(dataset, None)
-    plan, dpvi = model.plan(data), model._dpvi(regression, model.plan(data))
     # the potential has no record scaled down, as whitened ones may be
-    dpvi = dataclasses.replace(dpvi, warm_start=SecondMoments(whiten=False))
+    dpvi = dataclasses.replace(model._dpvi(regression, model.plan(data)), warm_start=SecondMoments(whiten=False))
     plan = dpvi.plan(data, epsilon=2000.0)
     kernel, state = dpvi.kernel(data, plan, jax.random.key(0))
     session, warm = session_of(data, dpvi.backend), dpvi._start_of(plan)

@@ -69,6 +69,7 @@ from vertinumpyro.dpvi.second_moments import (
     chosen_share,
     input_form,
     least_share,
+    moments_of,
     noisy_moments,
     widths_of,
 )
@@ -423,10 +424,12 @@ class MomentsStart(Start):
         law = summed.outcome if events is None else events.supposed_lifetimes(split.schema)
         held = [] if events is None else baseline_places(split, events)  # of which steps say nothing
         read, times = np.setdiff1d(split.read, held), _readers(split)
+        usual = usual_scores(split)
         given = stand_ins_of(
             split,
             law,
             read,
+            usual,
             num_records=plan.num_records,
             noise=noise_stddev(plan) * np.sqrt(times),
             num_steps=plan.num_gradients,
@@ -434,9 +437,7 @@ class MomentsStart(Start):
             trust=expected_trust(law),
         )
         if start.whitened:
-            given = given.whitened(
-                *(of[np.ix_(read, read)] for of in usual_whitening(split, plan, usual_scores(split)[0])[:2])
-            )
+            given = given.whitened(*(of[np.ix_(read, read)] for of in usual_whitening(split, plan, usual[0])[:2]))
         stddev, sampling = forecast_stddevs(law, longest_residual(split, plan.residual_bound), given)
         if events is not None and len(held):
             parts = forecast_with_baseline(split, events, given, read, start, (stddev, sampling))
@@ -566,13 +567,3 @@ def check_linear(split: SplitModel) -> None:
                 f"in latents {bent}, as where they are multiplied by each other or have a positive support; write it "
                 "linear in them, with the scale in the prior, or leave warm_start out"
             )
-
-
-def moments_of(plan: GradientPlan) -> MomentsPlan:
-    """The moments' part of a plan.
-
-    :raises ArgumentError: it has none.
-    """
-    if not isinstance(plan.start, MomentsPlan):
-        raise ArgumentError("plan: its steps do not begin with second moments; make a new plan")
-    return plan.start

@@ -103,21 +103,24 @@ def forecast_stddevs(outcome: Outcome | Lifetimes, cut: float, given: StandIns) 
 _TRIED, _BLOCKS, _NUM_DRAWS = 32, 16, 32
 
 
-def stand_ins_of(split: SplitModel, law: Outcome | Lifetimes, read: np.ndarray, **known: Any) -> StandIns:
+def stand_ins_of(
+    split: SplitModel, law: Outcome | Lifetimes, read: np.ndarray, usual: tuple[np.ndarray, np.ndarray], **known: Any
+) -> StandIns:
     """Of a model whose parts are linear.
 
     :param law: of the outcome.
     :param read: places in flat theta of what steps learn.
+    :param usual: of `usual_scores`.
     :param known: the other fields, `noise` of all of theta.
     """
-    draws, (scores, offsets) = drawn_prior(split)[0][:_NUM_DRAWS], usual_scores(split)
+    draws, (scores, offsets) = drawn_prior(split)[0][:_NUM_DRAWS], usual
     to, back = (of[np.ix_(read, read)] for of in (split.to_standardised, split.from_standardised))
     coefficients = draws[:, read] @ to.T
     if split.centre.any():
         # the predictor in the middle of the public domains, of which priors of what is far from 0 say nothing
-        middle, (usual, width) = np.flatnonzero(read == split.intercept)[0], law.usual
-        apart = coefficients[:, middle] - usual
-        coefficients[:, middle] = usual + apart * min(1.0, 2 * width / np.sqrt(np.square(apart).mean()))
+        middle, (centre, width) = np.flatnonzero(read == split.intercept)[0], law.usual
+        apart = coefficients[:, middle] - centre
+        coefficients[:, middle] = centre + apart * min(1.0, 2 * width / np.sqrt(np.square(apart).mean()))
     return StandIns(
         scores=scores @ split.gather_matrix.T[:, read],
         offsets=offsets if isinstance(law, Outcome) else np.zeros_like(offsets),  # a time at risk is in the law

@@ -20,13 +20,13 @@ from vertinumpyro.core.types import Model
 from vertinumpyro.core.validation import checked
 from vertinumpyro.data import DatasetInfo, Schema, TableFacts, VerticalDataset
 from vertinumpyro.data.schema import check_schema
-from vertinumpyro.dpvi.accelerated_newton import MomentsStart, moments_of
+from vertinumpyro.dpvi.accelerated_newton import MomentsStart
 from vertinumpyro.dpvi.clipping import COMPILER_BYTES, Budget, Clip, batch_shape, check_clip, chosen_clip, planned_shape
 from vertinumpyro.dpvi.initial_state import Start, TableStart, steps_optimizer, takes_all_records
 from vertinumpyro.dpvi.party_steps import StepsWork, release_layout
 from vertinumpyro.dpvi.posterior import Diagnostics, Posterior, load_params
 from vertinumpyro.dpvi.preflight import fit_time, rehearsed, try_step
-from vertinumpyro.dpvi.second_moments import MomentsPlan, SecondMoments
+from vertinumpyro.dpvi.second_moments import MomentsPlan, SecondMoments, moments_of
 from vertinumpyro.dpvi.settings import (
     Optimizer,
     check_dataset,

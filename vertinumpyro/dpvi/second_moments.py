@@ -66,6 +66,7 @@ from vertinumpyro.privacy import (
     Adversary,
     AdversaryRow,
     GaussianEvent,
+    GradientPlan,
     NeighbouringRelation,
     NoiseSource,
     Release,
@@ -333,10 +334,20 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
         return super()._decoded({**fields, **lists, "offsets": offsets})
 
 
+def moments_of(plan: GradientPlan) -> MomentsPlan:
+    """The moments' part of a plan.
+
+    :raises ArgumentError: it has none.
+    """
+    if not isinstance(plan.start, MomentsPlan):
+        raise ArgumentError("plan: its steps do not begin with second moments; make a new plan")
+    return plan.start
+
+
 BEFORE, OWN, ACROSS = "moments before whitening", "own moments", "moments across parties"
 EVENTS = "events"
 _VARIANCE_BEFORE = 4  # of the noise of what scores are whitened by, over that of own moments
-_HUGE = 1e30
+_HUGE, _LEAST_ROOM = 1e30, 0.02
 
 Words = Mapping[str, Any]
 
@@ -403,18 +414,15 @@ def on_grid(scores: np.ndarray, radius: float, longest: int) -> np.ndarray:
     return np.trunc(units * np.minimum(1.0, most / np.maximum(norms, 1.0))).astype(np.int64)
 
 
-_LEAST_ROOM = 0.02
-
-
-def numeric_bound(split: SplitModel, party: str, room: float) -> float:
+def numeric_bound(split: SplitModel, plan: MomentsPlan, party: str) -> float:
     """Of |W'x|: what other scores leave of a party's bound of |x|^2, by the public domains; 0 where that is nothing."""
-    if (key := f"room for other scores of {party}") not in split.compiled:
-        zeros, schema = jnp.zeros(split.num_parameters), split.schema.restrict(party)
-        tried = stand_in_columns(schema, 1024, seed=16, observed_fraction=0.5)
-        scores = np.asarray(scores_of(split, party)(zeros, {n: jnp.asarray(c) for n, c in tried.items()}), np.float64)
-        others = np.delete(scores, split.numeric(party), axis=1)
-        split.compiled[key] = float(np.square(np.where(np.isfinite(others), others, 0.0)).sum(1).max())
-    left = room - split.compiled[key]
+    if (key := "longest other scores") not in split.compiled:
+        tried = zip(split.parties, stand_in_scores(split, 1024, seed=16), strict=True)
+        others = {name: np.delete(scores, split.numeric(name), axis=1) for name, scores in tried}
+        squares = {name: np.square(np.where(np.isfinite(of), of, 0.0)) for name, of in others.items()}
+        split.compiled[key] = {name: float(of.sum(1).max()) for name, of in squares.items()}
+    room = plan.radius**2 * plan.longest(party) / 4.0**SCORE_BITS
+    left = room - split.compiled[key][party]
     return math.sqrt(left) if left > _LEAST_ROOM * room and len(split.numeric(party)) else 0.0
 
 
@@ -442,8 +450,9 @@ class MomentsWork(PartyComputation):
         self._flat = jnp.zeros(split.num_parameters)
         self._user_x64 = compat.user_has_x64()
         self._events, self._schema = events, split.schema
-        self._numeric, self._constant = split.numeric(party), split.constant(party)
-        self._bound = numeric_bound(split, party, plan.radius**2 * plan.longest(party) / 4.0**SCORE_BITS)
+        if plan.whitened:
+            self._numeric, self._constant = split.numeric(party), split.constant(party)
+            self._bound = numeric_bound(split, plan, party)
 
     def check(self, request: ReleaseRequest) -> None:
         """See `PartyComputation.check`: own moments, then those across parties where there are several."""
@@ -518,7 +527,6 @@ class MomentsWork(PartyComputation):
 
     def _on_grid(self, whitening: np.ndarray | None, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         own = {name: jnp.asarray(model_units(np.asarray(column))) for name, column in columns.items()}
-        longest, radius = self._plan.longest(self._party), self._plan.radius
         with compat.precision(self._user_x64):
             scores = np.array(self._scores(self._flat, own), np.float64)
             if whitening is not None and self._bound:
@@ -528,7 +536,7 @@ class MomentsWork(PartyComputation):
                 scores[:, self._numeric] = numeric * (self._bound / np.maximum(long, 1.0))
             if self._offsets is not None:
                 scores = np.concatenate([scores, self._offset.scaled(self._offsets(own))], axis=1)
-        return on_grid(scores, radius, longest)
+        return on_grid(scores, self._plan.radius, self._plan.longest(self._party))
 
     def _drawn(self, variance: int, size: int) -> np.ndarray:
         return sample_discrete_gaussian(variance, size, self._source) if size else np.zeros(0, np.int64)

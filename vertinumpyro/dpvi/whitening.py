@@ -29,13 +29,13 @@ what scaling down loses added, a rough number for columns with some far values.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vertinumpyro.dpvi.clipping import usual_residuals
-from vertinumpyro.dpvi.second_moments import SCORE_BITS, MomentsPlan, NoisyMoments, numeric_bound, widths_of
+from vertinumpyro.dpvi.second_moments import NoisyMoments, moments_of, numeric_bound, widths_of
 from vertinumpyro.model import SplitModel
 from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
@@ -62,41 +62,39 @@ class Whitening(NamedTuple):
     def of(cls, split: SplitModel, plan: GradientPlan, lengths: Sequence[np.ndarray]) -> Whitening:
         """:param lengths: each party's A: W over the bound, and -m'W over it."""
         to, bounds = np.eye(split.num_parameters), _bounds(split, plan)
-        for party, bound, length in zip(split.parties, bounds, lengths, strict=True):
-            numbers = split.numeric(party)
-            of = np.concatenate([numbers, split.constant(party)])
-            if bound:
-                to[np.ix_(split.places_of(party, of), split.places_of(party, numbers))] = bound * length
+        for place, read, own, matrix in _blocks(split, plan, lengths):
+            party = split.parties[place]
+            to[np.ix_(split.places_of(party, read), split.places_of(party, own))] = matrix
         return cls(to, np.linalg.inv(to).T, np.where(bounds > 0, bounds, np.inf))
 
 
 def whitened_by(split: SplitModel, plan: GradientPlan, released: NoisyMoments) -> np.ndarray:
     """W `[D, D]` in the order of the moments, of an offset 1."""
-    to = np.eye(len(released.matrix))
-    for party, start, bound, length in zip(
-        split.parties, _starts(plan), _bounds(split, plan), released.whitening, strict=True
-    ):
-        numbers = split.numeric(party)
-        if bound:
-            to[np.ix_(start + np.concatenate([numbers, split.constant(party)]), start + numbers)] = bound * length
+    to, starts = np.eye(len(released.matrix)), _starts(plan)
+    for place, read, own, matrix in _blocks(split, plan, released.whitening):
+        to[np.ix_(starts[place] + read, starts[place] + own)] = matrix
     return to
 
 
 def moments_by(split: SplitModel, plan: GradientPlan, released: NoisyMoments) -> NoisyMoments:
     """The moments of whitened scores as they are in the slope of what steps release."""
-    assert isinstance(plan.start, MomentsPlan)
-    moved = np.eye(len(released.matrix))
-    for party, start, bound, length, before in zip(
-        split.parties, _starts(plan), _bounds(split, plan), released.whitening, released.before, strict=True
-    ):
-        numbers = split.numeric(party)
-        of, own = np.concatenate([numbers, split.constant(party)]), np.ix_(start + numbers, start + numbers)
-        to = bound * length
-        if bound:
-            noise = plan.start.stddev_before * np.linalg.norm(to, axis=0).max() ** 2
-            whole = to.T @ before[np.ix_(of, of)] @ to
-            moved[own] = slope_by(whole, released.matrix[own], math.hypot(noise, released.stddev))
+    moved, starts = np.eye(len(released.matrix)), _starts(plan)
+    for place, read, numbers, to in _blocks(split, plan, released.whitening):
+        own = np.ix_(starts[place] + numbers, starts[place] + numbers)
+        noise = moments_of(plan).stddev_before * np.linalg.norm(to, axis=0).max() ** 2
+        whole = to.T @ released.before[place][np.ix_(read, read)] @ to
+        moved[own] = slope_by(whole, released.matrix[own], math.hypot(noise, released.stddev))
     return released._replace(matrix=moved @ released.matrix @ moved.T)
+
+
+def _blocks(
+    split: SplitModel, plan: GradientPlan, lengths: Sequence[np.ndarray]
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    """Of each party that whitens scores: its number, the numbers of what W reads and of these scores, and W."""
+    for place, (party, bound, length) in enumerate(zip(split.parties, _bounds(split, plan), lengths, strict=True)):
+        if bound:
+            own = split.numeric(party)
+            yield place, np.concatenate([own, split.constant(party)]), own, bound * length
 
 
 def slope_by(whole: np.ndarray, scaled: np.ndarray, noise: float) -> np.ndarray:
@@ -117,7 +115,6 @@ def slope_by(whole: np.ndarray, scaled: np.ndarray, noise: float) -> np.ndarray:
 
 def lengths_of(split: SplitModel, plan: GradientPlan, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Each party's A by all parties' own moments, with their noise."""
-    assert isinstance(plan.start, MomentsPlan)
     return _lengths(split, plan, [block / plan.num_records for block in blocks])
 
 
@@ -129,14 +126,13 @@ def usual_whitening(split: SplitModel, plan: GradientPlan, scores: np.ndarray) -
 
 def _lengths(split: SplitModel, plan: GradientPlan, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
     """:param blocks: each party's moments, a record's mean, with noise."""
-    assert isinstance(plan.start, MomentsPlan)
     (summed,), cut = split.structure.summed, longest_residual(split, plan.residual_bound)
     variance: float = cut**2
     if (known := usual_residuals(summed.outcome)) is not None:
         residual, chances, weights = known
         variance = float(weights @ (chances * np.clip(residual, -cut, cut) ** 2).sum(1))
     ratio = noise_stddev(plan) ** 2 / (plan.num_gradients * plan.num_records * variance)
-    noise, found = plan.start.stddev_before / plan.num_records, []
+    noise, found = moments_of(plan).stddev_before / plan.num_records, []
     for party, moments, bound in zip(split.parties, blocks, _bounds(split, plan), strict=True):
         numbers, constant = split.numeric(party), split.constant(party)
         own, beside = moments[np.ix_(numbers, numbers)], moments[np.ix_(numbers, constant)]
@@ -183,15 +179,12 @@ def length_of(moments: np.ndarray, noise: float, room: float, ratio: float) -> n
 
 def _starts(plan: GradientPlan) -> np.ndarray:
     """Where each party's scores begin in the moments."""
-    assert isinstance(plan.start, MomentsPlan)
-    return np.cumsum([0, *plan.start.widths])[:-1]
+    return np.cumsum([0, *moments_of(plan).widths])[:-1]
 
 
 def _bounds(split: SplitModel, plan: GradientPlan) -> np.ndarray:
     """Of each party's |W'x|, as its moments have them; 0 where nothing is whitened."""
-    assert isinstance(plan.start, MomentsPlan)
-    rooms = [plan.start.radius**2 * plan.start.longest(party) / 4.0**SCORE_BITS for party in split.parties]
-    return np.array([numeric_bound(split, party, room) for party, room in zip(split.parties, rooms, strict=True)])
+    return np.array([numeric_bound(split, moments_of(plan), party) for party in split.parties])
 
 
 def noise_stddev(plan: GradientPlan) -> float:
