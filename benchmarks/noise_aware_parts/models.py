@@ -23,7 +23,6 @@ from vertinumpyro.data import (
     Schema,
     VerticalDataset,
 )
-from vertinumpyro.data.datasets import load_abalone, load_adult
 from vertinumpyro.dpvi import SecondMoments
 from vertinumpyro.dpvi.event_times import EventTimes
 from vertinumpyro.model import PiecewiseHazard, party_plate, party_sum
@@ -46,18 +45,22 @@ class Family:
     spread: the prior's standard deviation of the intercept and of slopes.
     grouped: whether records have a group, whose effects' spread is learned.
     exposed: whether counts are of a part of a year, which the bank knows, and whose logarithm is an offset.
-    two_values: whether all columns are 0 or 1, and public types say so, as tables of all combinations need.
+    indicators: the predictors that are 0 or 1, and whose public types say so.
+    outcome_column: of y; None for that of simulated tables.
     """
 
     name: str
     spread: float
     grouped: bool = False
     exposed: bool = False
-    two_values: bool = False
+    indicators: tuple[int, ...] = ()
+    outcome_column: Any = None
 
     @cached_property
     def column(self) -> Any:
         """Of y."""
+        if self.outcome_column is not None:
+            return self.outcome_column
         columns = {"linear": RealColumn(bounds=(-LARGEST, LARGEST)), "poisson": CountColumn(upper=MOST),
                    "negative_binomial": CountColumn(upper=MOST)}  # fmt: skip
         return columns.get(self.law, BinaryColumn())  # of a survival whether the event was seen
@@ -69,8 +72,8 @@ class Family:
     @cached_property
     def schema(self) -> Schema:
         """Of the table."""
-        of_x = BinaryColumn() if self.two_values else RealColumn(bounds=(-1, 1))
-        x: dict[str, Any] = dict.fromkeys(NAMES, of_x)
+        number = RealColumn(bounds=(-1, 1))
+        x = {name: BinaryColumn() if i in self.indicators else number for i, name in enumerate(NAMES)}
         groups = {"group": CategoricalColumn(categories=tuple("abcdefgh"))} if self.grouped else {}
         times = {"time": RealColumn(bounds=(0, LATEST))} if self.law == "survival" else {}
         bank, telco = ({name: x[name] for name in part} for part in (NAMES[:NUM_AT_BANK], NAMES[NUM_AT_BANK:]))
@@ -98,7 +101,7 @@ class Family:
         """As a user writes it."""
         intercept: Any = numpyro.sample("intercept", dist.Normal(0.0, self.spread))
         slopes: Any = numpyro.sample("slopes", dist.Normal(0.0, self.spread).expand([NUM_SLOPES]).to_event(1))
-        x = [data[name] if self.two_values else 2 * data[name] - 1 for name in NAMES]
+        x = [data[name] if i in self.indicators else 2 * data[name] - 1 for i, name in enumerate(NAMES)]
         bank = intercept + sum(slopes[i] * x[i] for i in range(NUM_AT_BANK))
         telco = sum(slopes[i] * x[i] for i in range(NUM_AT_BANK, NUM_SLOPES))
         if self.grouped:
@@ -154,7 +157,7 @@ class Table:
         factors = rng.normal(size=(num_records, 2))
         raw = factors @ _LOADINGS + rng.normal(size=(num_records, NUM_SLOPES))
         x = np.tanh(raw / 1.5)
-        binary = slice(None) if family.two_values else list(BINARY)
+        binary = sorted({*BINARY, *family.indicators})
         x[:, binary] = raw[:, binary] > 0.5
         groups = np.clip(np.floor(4 + 1.5 * factors[:, 0] + rng.normal(size=num_records)), 0, 7).astype(int)
         scale = abs(0.5 * rng.normal())
@@ -170,37 +173,14 @@ class Table:
         y = np.asarray(family.outcome(jnp.asarray(eta)).sample(jax.random.key(seed)), float)
         return cls(family, x, np.clip(y, -LARGEST, MOST), groups, truth, exposed=exposed)
 
-    @classmethod
-    def public(cls, family: Family) -> Table | None:
-        """UCI Adult or Abalone; None for a family that has none.
-
-        :raises DataError: it is not there.
-        """
-        if family.name == "logistic":
-            frame = load_adult(layout="with_income").to_frame()
-            numbers = {"age": (17, 90), "education_num": (1, 16), "hours_per_week": (1, 99)}
-            x = [_scaled(frame[name], *bounds) for name, bounds in numbers.items()]
-            x += [frame["sex"].astype(str) == "Male", frame["marital_status"].astype(str) == "Married-civ-spouse",
-                  frame["capital_gain"].astype(float) > 0, frame["capital_loss"].astype(float) > 0]  # fmt: skip
-            y = frame["income"].astype(str).str.startswith(">50K")
-        elif family.name in ("poisson", "linear"):
-            frame = load_abalone().to_frame()
-            numbers = {"length": (0, 1), "diameter": (0, 1), "height": (0, 0.5), "whole_weight": (0, 3),
-                       "shucked_weight": (0, 1.5), "shell_weight": (0, 1.1)}  # fmt: skip
-            x = [_scaled(frame[name], *bounds) for name, bounds in numbers.items()]
-            x.append(np.asarray(frame["sex"].astype(str) == "I", float))
-            y = frame["rings"].astype(float)
-            y = y if family.name == "poisson" else (y - 10) / 2.5
-        else:
-            return None
-        return cls(family, np.column_stack(x).astype(float), np.asarray(y, float), np.zeros(len(frame), int))
-
     def dataset(self) -> VerticalDataset:
         """At its parties."""
         y = self.y.astype(np.float32 if self.family.law == "linear" else np.int32)
         schema = self.family.schema
-        codes = self.x.astype(np.int32) if self.family.two_values else ((self.x + 1) / 2).astype(np.float32)
-        x = {name: codes[:, i] for i, name in enumerate(NAMES)}  # as a model gets them
+        x = dict(zip(NAMES, self.x.T, strict=True))  # as a model gets them
+        for i, (name, column) in enumerate(x.items()):
+            is_indicator = i in self.family.indicators
+            x[name] = column.astype(np.int32) if is_indicator else ((column + 1) / 2).astype(np.float32)
         time = {} if self.time is None else {"time": (self.time / LATEST).astype(np.float32)}
         exposed = {"exposed": np.broadcast_to(self.exposed, len(y)).astype(np.float32)}
         columns = {"y": y, **time, **exposed, **x, "group": self.groups.astype(np.int32)}
@@ -222,10 +202,6 @@ def _lived(rng: np.random.Generator, eta: np.ndarray, baseline: np.ndarray) -> t
     event = edges[interval] + (needed - reached[interval]) / hazards[interval]
     left = np.minimum(rng.uniform(0.5, 6.0, len(eta)), LATEST)
     return (event <= left).astype(float), np.minimum(event, left)
-
-
-def _scaled(values: Any, low: float, high: float) -> np.ndarray:
-    return np.clip(2 * (np.asarray(values, float) - low) / (high - low) - 1, -1, 1)
 
 
 def flat(sites: Truth, index: Any) -> np.ndarray:
