@@ -28,8 +28,10 @@ from vertinumpyro.data import (
     VerticalDataset,
 )
 from vertinumpyro.dpvi import DPVI, SecondMoments
+from vertinumpyro.dpvi.clipping import Budget, forecast_bound
 from vertinumpyro.dpvi.horizontal import HorizontalDataset, HorizontalDPVI
 from vertinumpyro.model import party_plate, party_sum
+from vertinumpyro.model.outcomes import Normal
 from vertinumpyro.posterior import TwinWarning
 from vertinumpyro.privacy import Plan
 
@@ -189,6 +191,17 @@ def test_ten_million_records_are_planned_whatever_the_budget_and_what_is_too_man
 
 
 @pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
+def test_amounts_are_cut_the_less_the_more_records_there_are():
+    """Their tails need not be the model's, and no number of records cures what is cut off on one side."""
+
+    def cut(num_records):
+        """In standard deviations."""
+        return forecast_bound(Normal(0.5), Budget(num_records, noise=5.0), columns=8.0) * Normal.WIDTH
+
+    assert 1.5 < cut(2_000) < cut(20_000) < cut(200_000) < 5
+    assert cut(200_000) > 3
+
+
 def test_a_clip_on_shares_is_still_to_be_had():
     dataset, dpvi = dataset_of("logit"), DPVI(model_of("logit"), learning_rate=0.1)
     plan = dpvi.plan(dataset, noise_multiplier=2.0, clip="joint", num_steps=100)

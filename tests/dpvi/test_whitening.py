@@ -84,6 +84,42 @@ def test_noise_hides_less_where_columns_repeat_each_other_and_intervals_are_true
     assert errors[True] < 1.6
 
 
+WAGES = Schema(
+    {
+        "bank": PartySchema({"wage": RealColumn(bounds=(-10, 10)), "age": UNIT, "schooling": UNIT}),
+        "telco": PartySchema({"calls": UNIT}),
+    }
+)
+
+
+def of_wages(data, num_records):
+    intercept: Any = numpyro.sample("intercept", dist.Normal(0.0, 5.0))
+    slopes: Any = numpyro.sample("slopes", dist.Normal(0.0, 5.0).expand([3]).to_event(1))
+    own = intercept + slopes[0] * (2 * data["age"] - 1) + slopes[1] * (2 * data["schooling"] - 1)
+    eta = party_sum("eta", {"bank": own, "telco": slopes[2] * (2 * data["calls"] - 1)})
+    with party_plate("bank", num_records):
+        numpyro.sample("wage", dist.Normal(eta, 1.0), obs=data["wage"])
+
+
+def test_intervals_hold_what_pooled_columns_say_where_the_model_is_not_quite_the_tables():
+    """Of many records, a predictor that bends, and residuals whose spread and skew go with the columns, as of wages."""
+    rng, number = np.random.default_rng(9), 60_000
+    common, own = rng.normal(size=number), rng.normal(size=(3, number))
+    x = np.clip([0.6 * own[0], 0.3 * common + 0.2 * own[1] - 0.1, 0.4 * common + 0.3 * own[2]], -1, 1).T
+    skewed = (rng.gamma(9, size=number) - 9) / 3 * np.exp(0.3 * x[:, 1])
+    wage = 0.4 * x[:, 0] + 1.5 * x[:, 1] - 0.3 * x[:, 2] + 0.2 * (x[:, 1] ** 2 - x[:, 0] ** 2) + skewed
+    columns = dict(zip(("age", "schooling", "calls"), ((x + 1) / 2).T.astype(np.float32), strict=True))
+    columns["wage"] = np.clip(wage, -10, 10).astype(np.float32)
+    tables = {p: {n: columns[n] for n in WAGES.column_names(p)} for p in WAGES.parties}
+    design = np.column_stack([np.ones(number), x])
+    pooled = np.linalg.lstsq(design, columns["wage"], rcond=None)[0]
+    dataset, dpvi, held = VerticalDataset(WAGES, tables), method(None, of_wages), []
+    for seed in range(4):
+        rows = dpvi.fit(dataset, dpvi.plan(dataset, epsilon=1.0), KEY, insecure_seed=seed, progress_bar=False).summary()
+        held.append((rows["lower"] < pooled) & (pooled < rows["upper"]))
+    assert np.mean(held) > 0.8
+
+
 # -- what is released --------------------------------------------------------------------------------
 
 
@@ -188,14 +224,32 @@ def test_what_a_step_releases_is_taken_back_to_sums_of_scores():
 
 
 def test_lengths_are_the_identity_where_whitening_gains_nothing_and_machines_agree_on_them():
-    alike = length_of(np.eye(4) * 0.9, noise=1e-4, room=4.0, ratio=1e-3)
-    assert np.array_equal(alike, np.eye(4) / 2)
     rng = np.random.default_rng(6)
+    far = rng.uniform(-1, 1, size=(64, 4))
+    alike = length_of(np.eye(4) * 0.9, 1e-4, room=4.0, ratio=1e-3, num_records=N, far=far)
+    assert np.array_equal(alike, np.eye(4) / 2)
     half = rng.normal(size=(4, 4))
     moments = half @ half.T / 40
-    found = length_of(moments, noise=1e-3, room=4.0, ratio=1.0)
-    np.testing.assert_array_equal(found, length_of(moments * (1 + 1e-13), noise=1e-3, room=4.0, ratio=1.0))
+    found, again = (length_of(times * moments, 1e-3, 4.0, 1.0, N, far) for times in (1.0, 1 + 1e-13))
+    np.testing.assert_array_equal(found, again)
     assert 1 / 5 < np.trace(found.T @ moments @ found) < 1 / 1.4
+
+
+def test_fewer_records_are_scaled_down_the_more_there_are_and_none_where_no_column_reaches_that_far():
+    """What a model that is not quite the table's is moved by grows with N, and noise falls with it."""
+    moments = np.diag([0.3, 0.02])
+    far = np.random.default_rng(8).uniform(-1, 1, size=(512, 2))
+
+    def shares(num_records, far=far):
+        """The mean square over the bound."""
+        found = length_of(moments, 1e-4, 2.0, 2_000 / num_records, num_records, far)
+        return float(np.trace(found.T @ moments @ found))
+
+    tried = [shares(number) for number in (2_000, 20_000, 200_000)]
+    assert tried == sorted(tried, reverse=True)
+    assert tried[0] > 2 * tried[-1]
+    assert shares(20_000_000) == pytest.approx(moments.trace() / 2), "as they are"
+    assert shares(20_000, 0.25 * far) > shares(20_000)
 
 
 def test_the_slope_of_records_that_are_scaled_down_is_found_by_the_moments_of_all():

@@ -40,6 +40,8 @@ the model at a predictor, and s the noise of all steps' mean, a coefficient of a
 
 To which is added what the cut's correction may be off by, (N m / 20)^2 q with m how far the cut moves the residual's
 mean: it does not fall with N, so large tables are cut less. (Of counts and events the trace says how far to trust it.)
+A cut of amounts moves no mean where their law is even, as a table's seldom is: wages have a longer tail than a normal
+distribution, and on one side. There it is (N m / 2)^2 q, with m what the cut takes off on both sides together.
 How far above its least that is, is averaged over usual predictors: each for itself, as a table's may all be like one of
 them, and those with the largest residuals would decide a mean of variances. Of all b within 1% of the least, the
 largest is taken, so that at a large budget nothing is cut that the pooled estimate has, and what noise that costs is a
@@ -208,6 +210,7 @@ _BOUNDS = np.unique(np.concatenate([np.geomspace(LEAST_RESIDUAL_BOUND, 1.0, 48),
 _NEARLY_BEST = 1.01
 _LEAST_SAID = 0.85
 _OFF = 0.05  # of what a cut moves the mean by; a posterior allows for twice that
+_OFF_TAILS = 0.5  # of what a cut takes off on both sides, where the law's tails are not the table's
 
 
 def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
@@ -221,8 +224,11 @@ def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
     cuts = _BOUNDS[:, None, None] * outcome.unit
     cut = np.clip(residual, -cuts, cuts)
     said, spreads = (chance * cut * residual).sum(2), (chance * cut**2).sum(2)
-    moved = np.square((chance * (cut - residual)).sum(2)) @ weights
-    off = 0.0 if outcome.is_loose else (_OFF * budget.num_records) ** 2 * _USUAL_SQUARE * moved[:, None]
+    moved = (
+        np.abs((chance * (cut - residual)).sum(2)) if outcome.knows_tails else (chance * np.abs(cut - residual)).sum(2)
+    )
+    doubt = 0.0 if outcome.is_loose else budget.num_records * (_OFF if outcome.knows_tails else _OFF_TAILS)
+    off = doubt**2 * _USUAL_SQUARE * (np.square(moved) @ weights)[:, None]
     information = budget.num_records * _USUAL_SQUARE
     noise = columns * (budget.noise * _BOUNDS[:, None] * outcome.unit) ** 2
     variance = (information * spreads + noise + off) / (information * said) ** 2

@@ -7,7 +7,7 @@ they are released first (`dpvi.second_moments`), all that follows is of
     z = w W'x,   W = a (M + l)^(-1/2),
 
 in the place of x. At the party that has the intercept x are less their means, by these moments: the same map of what is
-released. W'x is about as long in all directions. a is such that the mean of |W'x|^2 is its bound over 1.5 to 4.5, and
+released. W'x is about as long in all directions. a is such that the mean of |W'x|^2 is its bound over 1.5 to 16, and
 what is longer is scaled down to the bound, w <= 1. The bound is what all other scores leave, of what a party has, in
 the public domains: an intercept and indicators of values, all of which are as long. They stay as they are, so that what
 holds of all of them holds still (`dpvi.score_identities`). Mechanism and proof are the same whatever W is: it follows
@@ -21,9 +21,12 @@ block S the geometric mean of both is taken, which is right where all that are l
 (`slope_by`); blocks with other scores are moved as each party's own is. It is moved only beyond what may be noise. What
 a record says then has the variance w in the place of w^2, so no less than it has.
 
-**Which**: of l from what the first moments' noise hides up to 64 times that, and of four a, those by which noise adds
+**Which**: of l from what the first moments' noise hides up to 64 times that, and of seven a, those by which noise adds
 least to the variance, in the mean of its log over directions; W = 1 where that gains less than an eighth. Each a has
-what scaling down loses added, a rough number for columns with some far values.
+what scaling down loses added: as of columns of Student's t with five degrees of freedom, and less where public domains
+end before that. A model is seldom quite the table's, and an estimate by other weights of records is then of something
+else, which no number of records cures. So N / 10,000 times what is lost is added, too, as of a model that is off by a
+hundredth of a residual's standard deviation along with how long a record is: large tables are scaled down less.
 """
 
 from __future__ import annotations
@@ -35,14 +38,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vertinumpyro.dpvi.clipping import usual_residuals
-from vertinumpyro.dpvi.second_moments import NoisyMoments, moments_of, numeric_bound, widths_of
+from vertinumpyro.dpvi.second_moments import NoisyMoments, moments_of, numeric_bound, stand_in_scores, widths_of
 from vertinumpyro.model import SplitModel
 from vertinumpyro.privacy import GradientPlan
 from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
 
 _FLOORS = (1.0, 4.0, 16.0, 64.0)  # l, in units of what the moments' noise hides
-_LENGTHS = ((1.5, 0.02), (2.0, 0.008), (3.0, 0.0025), (4.5, 0.0007))  # bound over mean square; what scaling down loses
+_LENGTHS = (  # bound over mean square; what scaling down loses, as of Student's t with five degrees of freedom
+    (1.5, 0.07), (2.0, 0.05), (3.0, 0.03), (4.5, 0.016), (7.0, 0.008), (10.0, 0.005), (16.0, 0.002),
+)  # fmt: skip
+_BENT = 0.01  # of a residual's standard deviation: by how much a model may be off along with how long a record is
 _WORTH, _GAIN, _AGREED_BITS = 0.88, 0.01, 20
+_NUM_TRIED = 512
 _MOST_SCALED = 400.0  # times that M is S
 
 
@@ -133,17 +140,19 @@ def _lengths(split: SplitModel, plan: GradientPlan, blocks: Sequence[np.ndarray]
         variance = float(weights @ (chances * np.clip(residual, -cut, cut) ** 2).sum(1))
     ratio = noise_stddev(plan) ** 2 / (plan.num_gradients * plan.num_records * variance)
     noise, found = moments_of(plan).stddev_before / plan.num_records, []
+    tried = dict(zip(split.parties, stand_in_scores(split, _NUM_TRIED, seed=17), strict=True))
     for party, moments, bound in zip(split.parties, blocks, _bounds(split, plan), strict=True):
         numbers, constant = split.numeric(party), split.constant(party)
         own, beside = moments[np.ix_(numbers, numbers)], moments[np.ix_(numbers, constant)]
-        size = np.maximum(moments[np.ix_(constant, constant)], noise)
         if not bound:
             found.append(np.zeros((len(numbers) + len(constant), len(numbers))))
             continue
-        length = length_of(own - beside @ beside.T / size if len(constant) else own, noise, bound**2, ratio)
+        means = beside.T / np.maximum(moments[np.ix_(constant, constant)].sum(1, keepdims=True), noise)
+        far = np.nan_to_num(tried[party], posinf=0.0, neginf=0.0)
+        far = far[:, numbers] - far[:, constant] @ means
+        length = length_of(own - beside @ means, noise, bound**2, ratio, plan.num_records, far)
         is_moved = len(constant) and not np.allclose(length, np.eye(len(length)) / bound)
-        means = beside.T / size if is_moved else np.zeros((len(constant), len(numbers)))
-        found.append(np.concatenate([length, -_agreed(means @ length)]))
+        found.append(np.concatenate([length, -_agreed(means @ length if is_moved else np.zeros_like(means))]))
     return found
 
 
@@ -154,24 +163,31 @@ def _agreed(numbers: np.ndarray) -> np.ndarray:
     return np.round(numbers / unit) * unit
 
 
-def length_of(moments: np.ndarray, noise: float, room: float, ratio: float) -> np.ndarray:
+def length_of(
+    moments: np.ndarray, noise: float, room: float, ratio: float, num_records: int, far: np.ndarray
+) -> np.ndarray:
     """A `[d, d]`, symmetric, to what machines agree on.
 
     :param moments: a party's, a record's mean, with noise `[d, d]`.
     :param noise: its standard deviation.
     :param room: the bound of |W'x|^2.
     :param ratio: variance of the noise of all steps' mean over N and the variance of a residual.
+    :param num_records: N.
+    :param far: scores of stand-ins, which are spread over all that columns may hold `[n, d]`.
     """
     values, vectors = np.linalg.eigh((moments + moments.T) / 2)
     edge = noise * math.sqrt(len(moments))
     seen = np.maximum(values, 0.0) + edge
+    reach, off = np.square(far @ vectors), 1 + num_records * _BENT**2
     least, squares = _WORTH * np.log1p(ratio / seen).mean() - _GAIN, np.ones(len(seen))
     for floor in _FLOORS:
+        tried = 1 / (seen + floor * edge)
+        farthest = (reach @ tried).max(initial=1e-30) / (tried @ seen)
         for times, lost in _LENGTHS:
-            tried = 1 / (seen + floor * edge)
-            tried = tried * room / (times * (tried @ seen))
-            if (cost := np.log1p(ratio / (tried * seen)).mean() + lost) < least:
-                least, squares = cost, tried
+            sized = tried * room / (times * (tried @ seen))
+            loss = lost * max(0.0, 1 - times / farthest) ** 2
+            if (cost := np.log1p(ratio / (sized * seen)).mean() + loss * off) < least:
+                least, squares = cost, sized
     if np.all(squares == 1):
         return np.eye(len(squares)) / math.sqrt(room)
     return _agreed((vectors * np.sqrt(squares / room)) @ vectors.T)

@@ -30,12 +30,14 @@ class Outcome(abc.ABC):
     :cvar instead: how the site is written, for errors.
     :cvar num_sums: S, how many sums enter the link.
     :cvar is_loose: whether `curvature` is far above what most records have, so that few steps by it may not arrive.
+    :cvar knows_tails: whether its chances follow from its mean, as of two values; an amount's tails may be any.
     """
 
     kind: ClassVar[str]
     instead: ClassVar[str]
     num_sums: ClassVar[int] = 1
     is_loose: ClassVar[bool] = True
+    knows_tails: ClassVar[bool] = True
 
     @property
     def unit(self) -> float:
@@ -248,6 +250,7 @@ class Normal(Outcome):
 
     kind: ClassVar[str] = "normal"
     is_loose: ClassVar[bool] = False
+    knows_tails: ClassVar[bool] = False
     instead: ClassVar[str] = "Normal(eta, scale) with a public scale"
     WIDTH: ClassVar[float] = 8.0
 

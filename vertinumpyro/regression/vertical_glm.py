@@ -59,6 +59,7 @@ class VerticalGLM(GLMPredictions):
     :param plan_settings: further settings of that plan by name, as `DPVI.plan` takes them.
     :param prior_scale: standard deviation of a coefficient's prior; half of the intercept's.
     :param scale: of family="normal", public: the label's standard deviation around its mean, as a part of its range.
+        Rather too large than too small: residuals are cut at some multiple of it.
     :param cutpoints: of family="ordinal", public and rising, one fewer than the label has values; of "survival" the
         public times, in the table's units, at which the baseline hazard may change, () for never.
     :param offset: a column, of any party, that is added to the linear predictor as it is, in the table's own units.
