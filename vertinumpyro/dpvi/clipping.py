@@ -224,11 +224,9 @@ def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
     cuts = _BOUNDS[:, None, None] * outcome.unit
     cut = np.clip(residual, -cuts, cuts)
     said, spreads = (chance * cut * residual).sum(2), (chance * cut**2).sum(2)
-    moved = (
-        np.abs((chance * (cut - residual)).sum(2)) if outcome.knows_tails else (chance * np.abs(cut - residual)).sum(2)
-    )
-    doubt = 0.0 if outcome.is_loose else budget.num_records * (_OFF if outcome.knows_tails else _OFF_TAILS)
-    off = doubt**2 * _USUAL_SQUARE * (np.square(moved) @ weights)[:, None]
+    moved = chance * (cut - residual)
+    doubted = _OFF * np.abs(moved.sum(2)) if outcome.knows_tails else _OFF_TAILS * np.abs(moved).sum(2)
+    off = 0.0 if outcome.is_loose else budget.num_records**2 * _USUAL_SQUARE * (doubted**2 @ weights)[:, None]
     information = budget.num_records * _USUAL_SQUARE
     noise = columns * (budget.noise * _BOUNDS[:, None] * outcome.unit) ** 2
     variance = (information * spreads + noise + off) / (information * said) ** 2
