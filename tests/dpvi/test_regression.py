@@ -190,7 +190,6 @@ def test_ten_million_records_are_planned_whatever_the_budget_and_what_is_too_man
         dpvi.plan(TableFacts(schema_of(outcome), 1_000_000_000), epsilon=50.0, delta=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
 def test_amounts_are_cut_the_less_the_more_records_there_are():
     """Their tails need not be the model's, and no number of records cures what is cut off on one side."""
 
@@ -202,6 +201,7 @@ def test_amounts_are_cut_the_less_the_more_records_there_are():
     assert cut(200_000) > 3
 
 
+@pytest.mark.filterwarnings("ignore::vertinumpyro.posterior.TwinWarning")
 def test_a_clip_on_shares_is_still_to_be_had():
     dataset, dpvi = dataset_of("logit"), DPVI(model_of("logit"), learning_rate=0.1)
     plan = dpvi.plan(dataset, noise_multiplier=2.0, clip="joint", num_steps=100)
