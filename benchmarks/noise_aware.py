@@ -36,7 +36,7 @@ Keys: coverage           {model: {n: share of 95% intervals that hold the truth,
       bias_by            {model: {table: {coefficient: [estimate - pooled in pooled standard errors, the same where
                          nothing is cut, mean and standard deviation over noises]}}}
       holds_pooled       {model: {epsilon: share of 95% intervals of its public table that hold the estimate of pooled
-                         columns, over eight noises, of a hierarchy two}}; nobody's law holds there but the table's own
+                         columns, over eight noises, of a hierarchy two}}; such tables are of no model's law
       length_public      {model: {epsilon: their median length over that without privacy}}
       seconds            {model: {n: median of a fit}}; context
       public_survival    {epsilon: {hazard_ratios, of a unit of the scaled column, the first of some runs: [estimate,
@@ -80,7 +80,7 @@ EPSILON, DELTA, LARGE_EPSILON = 1.0, 1e-5, 50.0
 SIZES, NUM_NOISES = (5_000, 20_000), 6
 BIAS_RECORDS = 500_000  # so many that what is off by more than the noise is seen
 _TABLES_A_JOB = 50
-WITHOUT_BIAS = ("survival",)
+WITHOUT_PUBLIC = ("survival",)  # which has a part of its own
 PUBLIC_EPSILONS, NUM_PUBLIC = (1.0, 3.0), 8
 PARTS = ["coverage", "bias", "public", "public_survival", "peers"]
 PEERS = {"logistic": "bernoulli", "poisson": "poisson", "negative_binomial": "negative_binomial"}
@@ -273,10 +273,10 @@ def beside_pooled(job: Job) -> dict[str, Any]:
     return found
 
 
-def public_survivals(job: Job) -> dict[str, Any]:
+def survival_beside_pooled(job: Job) -> dict[str, Any]:
     """The public survival table."""
     try:
-        return {"public_survival": public_survival.results((1.0, 3.0), len(job.seeds))}
+        return {"public_survival": public_survival.results(PUBLIC_EPSILONS, len(job.seeds))}
     except DataError as error:
         return {"left_out": {"public_survival": str(error)}}
 
@@ -289,7 +289,7 @@ def done(job: Job) -> tuple[Job, Any]:
     warnings.simplefilter("ignore")  # a repeatable source, and posteriors of models that draw no predictor
     parts = {
         "simulated": simulated, "peers": beside_tables, "bias": bias, "public": beside_pooled,
-        "public_survival": public_survivals,
+        "public_survival": survival_beside_pooled,
     }  # fmt: skip
     return job, parts[job.part](job)
 
@@ -307,12 +307,11 @@ def jobs(args: Any) -> Iterator[Job]:
         yield from (Job("peers", name, number, range(args.peer_tables)) for name, number in cases if name in PEERS)
     if "public_survival" in args.only:
         yield Job("public_survival", "survival", 0, range(2 if args.quick else NUM_PUBLIC))
+    names = [name for name in args.models if name not in WITHOUT_PUBLIC]
     if "public" in args.only:
-        for name in args.models:
-            if name not in WITHOUT_BIAS:
-                yield Job("public", name, 0, range(2 if args.quick or FAMILIES[name].grouped else NUM_PUBLIC))
+        for name in names:
+            yield Job("public", name, 0, range(2 if args.quick or FAMILIES[name].grouped else NUM_PUBLIC))
     if "bias" in args.only:
-        names = [name for name in args.models if name not in WITHOUT_BIAS]
         yield from (Job("bias", name, 4_000 if args.quick else BIAS_RECORDS) for name in names)
 
 
