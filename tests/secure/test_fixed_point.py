@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from tests.secure import problems, reference
 from vertinumpyro.core import compat
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS
 from vertinumpyro.secure import FixedPoint
-from vertinumpyro.secure.fixed_point import _LIMB, _summed
-from vertinumpyro.secure.number_formats import fixed_point_format
+from vertinumpyro.secure.fixed_point import _LIMB, RingArithmetic, _summed
+from vertinumpyro.secure.number_formats import RING_LOG_BITS, fixed_point_format
+from vertinumpyro.secure.score_contract import MILLS_REACH, MOST_MILLS, mills
 
 SIZES = [
     {"K": 3, "P": 2, "d": 2, "s": 2, "d0": 3},
@@ -121,3 +123,12 @@ def test_sums_over_components_are_exact_at_their_largest(K, sign):
     wanted = [[sum(int(a) * int(b) for a, b in zip(row, column, strict=True)) for column in limbs.T] for row in e]
     with compat.x64():
         assert np.asarray(_summed(jnp.asarray(e), jnp.asarray(limbs))).tolist() == wanted
+
+
+def test_a_mills_ratio_is_compiled_as_users_have_it():
+    """As a loop: written out, users' XLA does not end, whose fusions compute every term anew for the next two."""
+    t = np.linspace(-7, 7, 500)
+    with compat.x64():
+        found = jax.jit(RingArithmetic().mills_ratio)(jnp.asarray(np.rint(t * 2**RING_LOG_BITS), int))
+        exact = np.asarray(mills(jnp.asarray(np.clip(t, -MILLS_REACH, MILLS_REACH)))) / MOST_MILLS
+    np.testing.assert_allclose(np.asarray(found) / 2.0**EXP_FRACTIONAL_BITS, exact, atol=1e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import ClassVar, NamedTuple, final
@@ -41,7 +41,6 @@ from vertinumpyro.secure.score_contract import (
     MILLS_COEFFICIENTS,
     MILLS_REACH,
     Arithmetic,
-    chebyshev_sum,
 )
 from vertinumpyro.secure.score_functions import ScoreFunction
 from vertinumpyro.secure.shape import BatchShape
@@ -134,7 +133,7 @@ class RingArithmetic(Arithmetic):
         """The Chebyshev sum with 40 fractional bits, cut to [0, 1]."""
         reach, bits = MILLS_REACH << RING_LOG_BITS, MILLS_COEFFICIENT_BITS
         x = (jnp.clip(t, -reach, reach) << (bits - RING_LOG_BITS)) // MILLS_REACH
-        found = chebyshev_sum(x, MILLS_COEFFICIENTS, lambda x, b: ring.multiply_shift(x, b, bits))
+        found = _chebyshev_sum(x, lambda b: ring.multiply_shift(x, b, bits))
         return jnp.clip(found >> (bits - EXP_FRACTIONAL_BITS), 0, _ONE)
 
     def sign(self, own: jax.Array) -> jax.Array:
@@ -149,6 +148,22 @@ class RingArithmetic(Arithmetic):
 
     def plus(self, e: jax.Array, number: float | int) -> jax.Array:
         return e + round(number * _ONE)
+
+
+def _chebyshev_sum(x: jax.Array, times_x: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """`score_contract.chebyshev_sum` of the Mills ratio as a loop.
+
+    Written out, each term is read by the next two, and XLA's fusions compute it anew for each: they would not end.
+    """
+
+    def step(terms: tuple[jax.Array, jax.Array], coefficient: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
+        after, now = terms
+        return (now, coefficient + 2 * times_x(now) - after), None
+
+    coefficients = jnp.asarray(MILLS_COEFFICIENTS)
+    start = jnp.zeros_like(x), jnp.full_like(x, coefficients[-1])
+    (after, now), _ = jax.lax.scan(step, start, coefficients[-2:0:-1])
+    return coefficients[0] + times_x(now) - after
 
 
 class Encoded(NamedTuple):
