@@ -56,7 +56,7 @@ from vertinumpyro.core.rng import InsecureSeededSource, RandomSource
 from vertinumpyro.data import TableFacts
 from vertinumpyro.dpvi import DPVI
 from vertinumpyro.dpvi import second_moments as moments
-from vertinumpyro.dpvi.event_times import EventTimes
+from vertinumpyro.dpvi.outcome_tables import CountCells, EventTimes
 from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.mrf import VertiMRF
 from vertinumpyro.mrf import releases as tables_work
@@ -193,15 +193,18 @@ def _functional(draws: Draws, values: Sequence[Record], plan: FunctionalMechanis
 
 
 def second_moments(
-    draws: Draws, values: Sequence[Record], relation: NeighbouringRelation = REPLACE, events: EventTimes | None = None,
-    *, whitened: bool = False,
+    draws: Draws, values: Sequence[Record], relation: NeighbouringRelation = REPLACE,
+    table: EventTimes | CountCells | None = None, *, whitened: bool = False,
 ) -> Audit:  # fmt: skip
-    """:param whitened: of scores that are whitened by a matrix which makes most of them too long."""
+    """:param table: what a table of the outcome's is of.
+    :param whitened: of scores that are whitened by a matrix which makes most of them too long.
+    """
     split = DPVI(regression("logistic")).split(SCHEMA)
     plan = MomentsPlan(
         noise_multiplier=1.0, num_records=NUM_RECORDS, parties=PARTIES, widths=moments.widths_of(split),
         clip_parts=(1, 1), radius=0.3, delta=DELTA, noise=NoiseSource(num_parties=2), relation=relation,
-        cells=() if events is None else events.cells(SCHEMA), whitened=whitened,
+        cells=() if table is None else table.cells(SCHEMA), whitened=whitened,
+        cell=moments.COUNT_CELL if isinstance(table, CountCells) else moments.CELL,
     )  # fmt: skip
     rng, first, fields = np.random.default_rng(0), int(whitened), {}
     if whitened:
@@ -211,7 +214,7 @@ def second_moments(
     asked += [Publish(first, moments.OWN, fields), Multiply(first + 1, moments.ACROSS, fields)]
 
     def work(facts: Any, party: str, own: Any, plan: Any, source: RandomSource) -> PartyComputation:
-        return moments.MomentsWork(split, plan, party, own, source, events)
+        return moments.MomentsWork(split, plan, party, own, source, table)
 
     return audit_once(draws, work, plan, asked, values)
 
@@ -290,9 +293,11 @@ def methods(draws: Draws, quick: bool) -> dict[str, Callable[[], Rows]]:
     add("second_moments_add_remove", second_moments, values, ADD_REMOVE)
     add("second_moments_whitened", second_moments, values, whitened=True)
     add("second_moments_whitened_add_remove", second_moments, values, ADD_REMOVE, whitened=True)
-    events = EventTimes("smoker", "age", "")
-    add("second_moments_events", second_moments, values, events=events)
-    add("second_moments_events_add_remove", second_moments, values, ADD_REMOVE, events=events)
+    events, counts = EventTimes("smoker", "age", ""), CountCells("smoker", SCHEMA.party_of("smoker"), (0, 1))
+    add("second_moments_events", second_moments, values, table=events)
+    add("second_moments_events_add_remove", second_moments, values, ADD_REMOVE, table=events)
+    add("second_moments_counts", second_moments, values, table=counts, whitened=True)
+    add("second_moments_counts_add_remove", second_moments, values, ADD_REMOVE, table=counts, whitened=True)
     add("dpvi_mixture", dpvi, values, quick, mixture())
     add("dpvi_mixture_add_remove", dpvi, values, quick, mixture(), relation="add_remove")
     for outcome in ("logistic", "linear"):

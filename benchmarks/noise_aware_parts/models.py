@@ -24,7 +24,7 @@ from vertinumpyro.data import (
     VerticalDataset,
 )
 from vertinumpyro.dpvi import SecondMoments
-from vertinumpyro.dpvi.event_times import EventTimes
+from vertinumpyro.dpvi.outcome_tables import EventTimes
 from vertinumpyro.model import PiecewiseHazard, party_plate, party_sum
 
 NUM_SLOPES, NUM_AT_BANK, BINARY, NUM_GROUPS = 7, 3, (1, 6), 8

@@ -25,8 +25,8 @@ from vertinumpyro.core.ring import EXP_FRACTIONAL_BITS
 from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import BinaryColumn, Column, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI, second_moments
-from vertinumpyro.dpvi.event_times import EventTimes
 from vertinumpyro.dpvi.horizontal import ClientSteps, HolderWork, HorizontalDPVI
+from vertinumpyro.dpvi.outcome_tables import EventTimes
 from vertinumpyro.dpvi.party_steps import StepsWork
 from vertinumpyro.dpvi.second_moments import MomentsPlan, widths_of
 from vertinumpyro.model import party_plate, party_sum

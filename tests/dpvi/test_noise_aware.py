@@ -24,7 +24,7 @@ from vertinumpyro.data import (
 )
 from vertinumpyro.dpvi import DPVI, SecondMoments
 from vertinumpyro.dpvi.forecast import usual_values
-from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information
+from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information, _within
 from vertinumpyro.dpvi.posterior import Residual
 from vertinumpyro.dpvi.priors import NormalPrior, drawn_precisions, drawn_prior
 from vertinumpyro.model import party_plate, party_sum
@@ -319,6 +319,35 @@ def test_a_hierarchy_has_an_interval_of_its_scale_and_of_its_groups():
     found = table.loc[[f"groups[{i}]" for i in range(3)]]
     assert (np.abs(found["estimate"] - truth) < 4 * found["std_error"]).all()
     assert (found["std_error"] < 0.5).all()
+
+
+def test_no_direction_of_a_trace_says_more_than_records_without_noise_do():
+    rng = np.random.default_rng(0)
+    root, other, gradient = *rng.normal(size=(2, 4, 4)), rng.normal(size=4)
+    most, precision = root @ root.T, 3 * other @ other.T
+    with compat.x64():
+        said, pull = map(np.asarray, _within(jnp.asarray(most), jnp.asarray(precision), jnp.asarray(gradient)))
+        small, same = map(np.asarray, _within(jnp.asarray(most), jnp.asarray(most / 9), jnp.asarray(gradient)))
+    assert np.linalg.eigvalsh(most - said).min() > -1e-9
+    assert np.linalg.eigvalsh(precision - said).min() < 0 < np.linalg.eigvalsh(said).min()
+    np.testing.assert_allclose(np.linalg.solve(said, pull), np.linalg.solve(precision, gradient))
+    np.testing.assert_allclose(small, most / 9)
+    np.testing.assert_allclose(same, gradient)
+
+
+@pytest.mark.parametrize(("scale", "is_said"), [(0.1, True), (2.0, False)])
+def test_notes_say_where_what_was_released_and_the_prior_are_far_apart(scale, is_said):
+    def model(data, num_records):
+        income: Any = numpyro.sample("income", dist.Normal(0.0, scale))
+        usage: Any = numpyro.sample("usage", dist.Normal(0.0, scale))
+        intercept: Any = numpyro.sample("intercept", dist.Normal(0.0, 2.0))
+        parts = {"bank": intercept + income * (2 * data["income"] - 1), "telco": usage * (2 * data["usage"] - 1)}
+        with party_plate("bank", num_records):
+            numpyro.sample("y", dist.Bernoulli(logits=party_sum("eta", parts)), obs=data["y"])
+
+    _, posterior = fitted(model, dataset_of("logit"), epsilon=50.0)
+    (told,) = [note for note in posterior.reading_notes if "apart in" in note] or [""]
+    assert ("income" in told, "intercept" in told) == (is_said, False)
 
 
 def test_what_is_left_to_the_prior_is_no_noise_of_privacy():

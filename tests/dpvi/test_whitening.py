@@ -14,7 +14,7 @@ from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI, SecondMoments
-from vertinumpyro.dpvi.event_times import EventTimes
+from vertinumpyro.dpvi.outcome_tables import EventTimes
 from vertinumpyro.dpvi.second_moments import SCORE_BITS, MomentsWork
 from vertinumpyro.dpvi.whitening import Whitening, length_of, slope_by
 from vertinumpyro.model import party_plate, party_sum

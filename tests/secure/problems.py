@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
+from vertinumpyro.core import compat
 from vertinumpyro.core.types import ComponentPrior, Contribution, ScoreTable
 from vertinumpyro.secure import BatchShape, fixed_point
 from vertinumpyro.secure.score_functions import SOFTMAX
@@ -37,11 +38,22 @@ def _on_device(problem):
     return jax.tree_util.tree_map(jnp.asarray, problem)
 
 
-def own_numbers(link, P):
-    """How many numbers of its own each party has: the last one all of them, or the owner of each outcome its own."""
+def largest_own(link, P):
+    """The largest numbers of each party's own: the last one has all of them, or the owner of each outcome its own."""
     owners = getattr(link, "owners", (P - 1,))
-    held = list(zip(getattr(link, "links", (link,)), owners, strict=True))
-    return [sum(of_one.own_inputs for of_one, owner in held if owner == party) for party in range(P)]
+    found = [np.zeros(0)] * P
+    for of_one, owner in zip(getattr(link, "links", (link,)), owners, strict=True):
+        most = np.ones(0)
+        if of_one.own_inputs:
+            with compat.x64():
+                most = np.asarray(of_one.bounded(jnp.ones(of_one.num_sums + of_one.own_inputs)))[of_one.num_sums :]
+        found[owner] = np.concatenate([found[owner], most])
+    return found
+
+
+def own_numbers(link, P):
+    """How many they are."""
+    return [len(own) for own in largest_own(link, P)]
 
 
 def widths(link, K, P):
@@ -56,7 +68,7 @@ def places_of(link):
 
 
 def benign(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, spread=1.0, scale=1.0, seed=0, link=SOFTMAX):
-    """(contributions, prior, mask) in float64: normal log densities and scores; own numbers of a link are 0 or 1."""
+    """(contributions, prior, mask) in float64: normal log densities and scores; own numbers are 0 or the largest."""
     rng = np.random.default_rng(seed)
 
     def normal(*dims):
@@ -69,8 +81,8 @@ def benign(*, n=4, K=3, P=2, d=2, s=1, t=0, d0=3, spread=1.0, scale=1.0, seed=0,
         Contribution(rng.normal(0, spread, (n, width)), normal(n, K, d), normal(n, K, s), tables())
         for width in widths(link, K, P)
     ]
-    for contribution, own in zip(contributions, own_numbers(link, P), strict=True):
-        contribution.log_density[:, link.sums_of(K) :] = rng.integers(2, size=(n, own))
+    for contribution, own in zip(contributions, largest_own(link, P), strict=True):
+        contribution.log_density[:, link.sums_of(K) :] = own * rng.integers(2, size=(n, len(own)))
     log_weights = np.zeros(link.num_sums) if link.num_sums else np.log(rng.dirichlet(np.full(K, 5.0)))
     prior = ComponentPrior(log_weights, rng.normal(0, scale, (K, d0)))
     return _on_device((contributions, prior, np.ones(n, bool)))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr
 
-from tests.secure.problems import looks_uniform
+from tests.secure.problems import largest_own, looks_uniform
 from tests.secure.test_spu import needs_spu, on_shares
 from tests.secure.thread_group import ThreadGroup
 from vertinumpyro.core import compat, ring
@@ -44,7 +44,7 @@ def numbers(link, num_records=4000):
     sums = rng.normal(0, 4, (num_records, link.num_sums))
     sums[: len(fixed)] = fixed[:, None]
     sums = np.clip(np.rint(sums * 2**LOG_BITS), -3072 << LOG_BITS, 3072 << LOG_BITS)
-    own = rng.integers(2, size=(num_records, link.own_inputs)) << EXP_BITS
+    own = rng.integers(2, size=(num_records, link.own_inputs)) * np.rint(largest_own(link, 1)[0] * 2**EXP_BITS)
     return np.concatenate([sums, own], axis=1).astype(np.int64)
 
 

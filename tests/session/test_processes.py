@@ -22,6 +22,7 @@ from tests.session.parties import EveryMethod, lines_of, method
 from vertinumpyro.core.errors import AlignmentError, ArgumentError, BackendError, DataError, PlanSpentError
 from vertinumpyro.core.rng import InsecureRandomnessWarning
 from vertinumpyro.dpvi import DPVI, second_moments
+from vertinumpyro.dpvi.clipping import Seen
 from vertinumpyro.dpvi.training_loop import CHECKPOINT
 from vertinumpyro.dpvi.whitening import lengths_of
 from vertinumpyro.mrf.releases import RELEASED, Releases
@@ -82,7 +83,10 @@ def released(session, made, plan, run_dir, *, resume=False, insecure_seed=None):
     with session.open(made, plan, run_dir=run_dir, results=results, resume=resume, insecure_seed=insecure_seed) as run:
         if plan.kind == "dpvi":
             split = method("moments", FIRST).split(session.schema, plan)
-            whitening = functools.partial(lengths_of, split, plan)
+
+            def whitening(blocks, table):
+                return lengths_of(split, plan, blocks, Seen())
+
             found = second_moments.noisy_moments(session, run, plan.start, whitening)
             return {"moments": found.matrix, **{f"before {k}": block for k, block in enumerate(found.before)}}
         if plan.kind != "vertimrf":

@@ -31,7 +31,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, final
 
 import jax
@@ -44,22 +43,24 @@ from numpyro.infer.autoguide import AutoDelta
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import DatasetInfo
-from vertinumpyro.dpvi.clipping import Clip, bent_latents
-from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
+from vertinumpyro.dpvi.clipping import Clip, Seen, bent_latents, longest_residual
 from vertinumpyro.dpvi.forecast import forecast_stddevs, stand_ins_of, usual_scores
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.noise_aware import (
-    MOST_PARAMETERS,
     NoiseAwareDraws,
     Trace,
     expected_trust,
     noise_aware_draws,
+    predictors_of,
     why_not,
 )
+from vertinumpyro.dpvi.outcome_tables import USUAL_SPREAD, CountCells, EventTimes, HazardTable
 from vertinumpyro.dpvi.priors import middle_and_spread, prior_stddev
-from vertinumpyro.dpvi.score_identities import consistent, consistent_whitened, identities_of, noise_left
+from vertinumpyro.dpvi.score_identities import identities_of
 from vertinumpyro.dpvi.second_moments import (
+    CELL,
+    COUNT_CELL,
     MOST_COEFFICIENTS,
     NUM_STEPS,
     MomentsPlan,
@@ -76,16 +77,17 @@ from vertinumpyro.dpvi.second_moments import (
 from vertinumpyro.dpvi.settings import default_guide, default_init
 from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
 from vertinumpyro.dpvi.whitening import (
+    MOST_WHITENED,
     Whitening,
+    consistent_moments,
     lengths_of,
-    longest_residual,
-    moments_by,
-    noise_stddev,
+    may_whiten,
+    readers_of,
+    summed_moments,
     usual_whitening,
-    whitened_by,
 )
 from vertinumpyro.model import SplitModel
-from vertinumpyro.model.split import Offset, may_be_times, public_offsets
+from vertinumpyro.model.split import may_be_times, public_offsets
 from vertinumpyro.posterior.guide import GuideFactory, ReparameterisedGuide, WorkingPrior, is_point
 from vertinumpyro.privacy import FitTime, GradientPlan, NoiseSource, neighbouring
 from vertinumpyro.privacy.forecast import Forecast
@@ -110,6 +112,7 @@ class NewtonState(NamedTuple):
     centre: what standardised scores were moved by, over the intercept's [d].
     intercept: 1 at its place, where they were, and 0 at all others [d].
     loose: c where steps may be longer than H has it; 0 where not.
+    reach: how far the link reaches (`clipping.Seen`).
     whitening: a `Whitening` of the scores; None where they are released as they are.
     """
 
@@ -122,6 +125,7 @@ class NewtonState(NamedTuple):
     loose: jax.Array
     centre: jax.Array
     intercept: jax.Array
+    reach: jax.Array
     whitening: Any = None
 
 
@@ -144,7 +148,7 @@ def accelerated_newton(num_steps: int, whitens: int = 0) -> optax.GradientTransf
         zeros = jnp.zeros_like(flat)
         whitening = Whitening(inverse, inverse, jnp.full(whitens, jnp.inf, flat.dtype)) if whitens else None
         start = jnp.zeros((), jnp.int32)
-        return NewtonState(start, flat, inverse, nothing, nothing, zeros, off, zeros, zeros, whitening)
+        return NewtonState(start, flat, inverse, nothing, nothing, zeros, off, zeros, zeros, off + 1, whitening)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, NewtonState]:
         (descent, unravel), (here, _) = ravel_pytree(updates), ravel_pytree(params)
@@ -256,10 +260,12 @@ class MomentsStart(Start):
         )
         settings["relation"] = neighbouring(settings["relation"])
         whole: Any = MomentsPlan.calibrated
-        fixed = {"num_records": facts.num_records, "parties": split.parties, **self._facts_of(split, clip)}
+        table = self._table(split, counts=self._counts(split, clip))
+        fixed = {"num_records": facts.num_records, "parties": split.parties, **self._facts_of(split, clip, table)}
         share = self.settings.share
         if share is None:
-            share = chosen_share(shared(whole, least_share(fixed["cells"]), noise=noise, **fixed, **settings))
+            least = least_share(fixed["cells"], fixed["cell"])
+            share = chosen_share(shared(whole, least, noise=noise, **fixed, **settings))
         return shared(whole, share, noise=noise, **fixed, **settings)
 
     def is_possible(self, split: SplitModel, clip: Clip, *, all_records: bool, epsilon: float | None) -> bool:
@@ -288,9 +294,14 @@ class MomentsStart(Start):
             return "moments say how far steps go; leave optimizer and learning_rate out"
         if self.guide is not default_guide and not is_point(self.guide):
             return "its steps are for a point; give guide=AutoDelta, or leave guide out"
-        if self.settings.whiten and not _may_whiten(split):
+        if self.settings.counts and not self._counts(split, clip):
             return (
-                f"whiten=True is for numbers, and up to {MOST_PARAMETERS} parameters, each read by one party; leave it "
+                "counts=True is for an outcome that is a count, whose residuals are cut by a forecast; leave it, or "
+                "events, clip_norm and residual_bound, out"
+            )
+        if self.settings.whiten and not may_whiten(split):
+            return (
+                f"whiten=True is for numbers, and up to {MOST_WHITENED} parameters, each read by one party; leave it "
                 "out, or give each party latents of its own"
             )
         if split.num_parameters > MOST_COEFFICIENTS:
@@ -300,7 +311,8 @@ class MomentsStart(Start):
     def check(self, facts: DatasetInfo, split: SplitModel, plan: GradientPlan) -> None:
         """See `Start.check`."""
         start = moments_of(plan)
-        fixed = self._facts_of(split, Clip.of(plan), of_earlier=not start.offsets)
+        table = self._table(split, counts=any(start.cells))  # of counts either way
+        fixed = self._facts_of(split, Clip.of(plan), table, of_earlier=not start.offsets)
         if self.settings.whiten is None:  # either way
             del fixed["whitened"]
         if other := [name for name, value in fixed.items() if getattr(start, name) != value]:
@@ -312,8 +324,10 @@ class MomentsStart(Start):
         """See `Start.rehearse`: on moments of scores that are alike in all directions."""
         start = moments_of(plan)
         num = sum(start.widths)
-        alike = NoisyMoments(np.eye(num) * (start.num_records * start.radius**2 / num), start.stddev)
-        if not np.isfinite(self._inverse(alike, plan, kernel, state)).all():
+        table = np.full(max(start.cells), start.num_records / max(start.cells)) if any(start.cells) else None
+        alike = NoisyMoments(np.eye(num) * (start.num_records * start.radius**2 / num), start.stddev, table)
+        seen = self._seen(table, plan, kernel.guide.split)
+        if not np.isfinite(self._inverse(alike, plan, kernel, state, seen)).all():
             raise ArgumentError(
                 "warm_start=SecondMoments(): the moments' inverse is not finite; start where the prior's density bends "
                 "(init_loc_fn), or leave warm_start out"
@@ -334,12 +348,18 @@ class MomentsStart(Start):
         self, facts: DatasetInfo, split: SplitModel, party: str, columns: Any, plan: GradientPlan, source: RandomSource
     ) -> MomentsWork:
         """See `Start.work`."""
-        return MomentsWork(split, moments_of(plan), party, columns, source, self.settings.events)
+        table = self._table(split, counts=any(moments_of(plan).cells))
+        return MomentsWork(split, moments_of(plan), party, columns, source, table)
 
     def release(self, session: Session, run: Run, split: SplitModel) -> NoisyMoments:
         """See `Start.release`."""
-        assert isinstance(run.plan, GradientPlan)
-        return noisy_moments(session, run, moments_of(run.plan), partial(lengths_of, split, run.plan))
+        plan = run.plan
+        assert isinstance(plan, GradientPlan)
+
+        def whitening(blocks: Sequence[np.ndarray], table: np.ndarray | None) -> Sequence[np.ndarray]:
+            return lengths_of(split, plan, blocks, self._seen(table, plan, split))
+
+        return noisy_moments(session, run, moments_of(plan), whitening)
 
     def state(
         self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, cold: DPVIState, rng_key: jax.Array, *,
@@ -353,13 +373,15 @@ class MomentsStart(Start):
             start[baseline_places(split, events)] = ratios
             own = kernel.guide.guide, split, default_init, rng_key
             cold = kernel.init(cold.rng_key, ReparameterisedGuide.create(*own, start=jnp.asarray(start))[1])
-        inverse, times = self._inverse(released, plan, kernel, cold), _readers(split)
+        seen = self._seen(released.table, plan, split)
+        inverse, times = self._inverse(released, plan, kernel, cold, seen), readers_of(split)
         (summed,), steps = split.structure.summed, cold.optimizer_state
-        cut = longest_residual(split, plan.residual_bound)
+        cut = seen.cut(split, plan)
         scales = np.abs(np.diag(split.to_standardised))
         known = {
             "inverse": kernel.num_records * inverse,
-            "noise": kernel.shape.noise_stddev * np.sqrt(times) * scales / kernel.num_records,
+            "noise": seen.noise_stddev(plan) * np.sqrt(times) * scales / kernel.num_records,
+            "reach": seen.reach,
             "centre": split.centre / split.to_standardised[split.intercept, split.intercept],
             "intercept": np.eye(split.num_parameters)[split.intercept] * split.centre.any(),
             "loose": summed.outcome.curvature(cut) if summed.outcome.is_loose else 0.0,
@@ -386,29 +408,35 @@ class MomentsStart(Start):
         events = self.settings.events
         if reason := why_not(split, of_moments.offsets, knows_times=events is not None):
             return reason
-        steps, times = state.optimizer_state, _readers(split)
-        sums, released = _summed_moments(split, moments_of(plan)), _consistent(released, plan, split)
+        steps, times = state.optimizer_state, readers_of(split)
+        sums, released = summed_moments(split, moments_of(plan)), consistent_moments(released, plan, split)
         points = np.asarray(steps.points, np.float64)[: int(steps.count)]
         if not np.isfinite(points).all():
             return "a version that did not keep where steps were taken stored some of them"
         prior = np.asarray(_of_prior(kernel, "gradients")(jnp.asarray(points, steps.points.dtype)))
-        descents = np.asarray(steps.descents, np.float64)[: len(points)]
+        descents, seen = np.asarray(steps.descents, np.float64)[: len(points)], Seen(reach=float(steps.reach))
         to = self._whitening(released, plan, split).back.T @ split.to_standardised
         trace = Trace(
             points=points @ to.T,
             gradients=(-kernel.num_records * descents - prior) @ np.linalg.inv(to),
-            stddev=kernel.shape.noise_stddev * np.sqrt(times),
+            stddev=seen.noise_stddev(plan) * np.sqrt(times),
             moments=sums @ released.matrix @ sums.T,
             moments_stddev=released.stddev * times.max(),
             num_records=plan.num_records,
             to=to,
             offsets=of_moments.offsets,
         )
-        cut, rng_key = longest_residual(split, plan.residual_bound), jax.random.fold_in(rng_key, 2)
+        cut, rng_key = seen.cut(split, plan), jax.random.fold_in(rng_key, 2)
         if events is not None:
             table = _hazard_table(events, released, plan, split)
             return hazard_aware_draws(split, events, table, trace, cut, rng_key)
-        return noise_aware_draws(split, summed.outcome, trace, cut, rng_key)
+        drawn = noise_aware_draws(split, seen.law(summed.outcome), trace, cut, rng_key)
+        if not of_moments.is_of_counts or released.table is None:
+            return drawn
+        cells, at = CountCells.of(summed), predictors_of(split, trace, drawn.draws.mean(0))
+        assert cells is not None  # of which the table is
+        misfit = cells.misfit(summed.outcome, released.table, of_moments.cell_stddev, at)
+        return drawn._replace(misfit=np.array(misfit))
 
     def time(self, facts: DatasetInfo, plan: GradientPlan) -> FitTime:
         """See `Start.time`: the draws that know the noise, most of which is compiling, as it was measured."""
@@ -421,9 +449,12 @@ class MomentsStart(Start):
         events, (summed,), start = self.settings.events, split.structure.summed, moments_of(plan)
         if why_not(split, start.offsets, knows_times=events is not None):
             return None
-        law = summed.outcome if events is None else events.supposed_lifetimes(split.schema)
+        seen = Seen()
+        if events is None and any(start.cells):
+            seen = Seen.at((summed.outcome.usual[0], USUAL_SPREAD), split, plan)
+        law = seen.law(summed.outcome) if events is None else events.supposed_lifetimes(split.schema)
         held = [] if events is None else baseline_places(split, events)  # of which steps say nothing
-        read, times = np.setdiff1d(split.read, held), _readers(split)
+        read, times = np.setdiff1d(split.read, held), readers_of(split)
         usual = usual_scores(split)
         given = stand_ins_of(
             split,
@@ -431,20 +462,23 @@ class MomentsStart(Start):
             read,
             usual,
             num_records=plan.num_records,
-            noise=noise_stddev(plan) * np.sqrt(times),
+            noise=seen.noise_stddev(plan) * np.sqrt(times),
             num_steps=plan.num_gradients,
             moments_noise=start.stddev * identities_of(split, start).noise_left * times.max(),
             trust=expected_trust(law),
         )
         if start.whitened:
-            given = given.whitened(*(of[np.ix_(read, read)] for of in usual_whitening(split, plan, usual[0])[:2]))
-        stddev, sampling = forecast_stddevs(law, longest_residual(split, plan.residual_bound), given)
+            given = given.whitened(*(of[np.ix_(read, read)] for of in usual_whitening(split, plan, usual[0], seen)[:2]))
+        stddev, sampling = forecast_stddevs(law, seen.cut(split, plan), given)
         if events is not None and len(held):
             parts = forecast_with_baseline(split, events, given, read, start, (stddev, sampling))
             read = np.union1d(read, held)
             stddev, sampling = (of_all[read] for of_all in parts)
         names = np.array(split.names, object)[read]
-        return Forecast(tuple(names), stddev, sampling, prior_stddev(split)[read])
+        supposed, rate = "", math.exp(summed.outcome.usual[0])
+        if summed.outcome.least_reach is not None:
+            supposed = f"counts are taken to be about {rate:.2g}, and a tenth of that has 3 to 10 times as much"
+        return Forecast(tuple(names), stddev, sampling, prior_stddev(split)[read], supposed)
 
     @staticmethod
     def _whitening(released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> Whitening:
@@ -452,19 +486,21 @@ class MomentsStart(Start):
             return Whitening.of(split, plan, released.whitening)
         return Whitening(np.eye(split.num_parameters), np.eye(split.num_parameters), np.zeros(0))
 
-    def _inverse(self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState) -> np.ndarray:
+    def _inverse(
+        self, released: NoisyMoments, plan: GradientPlan, kernel: Kernel, state: DPVIState, seen: Seen
+    ) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
-        split, times = kernel.guide.split, _readers(kernel.guide.split)
-        sums = _summed_moments(split, moments_of(plan))[: split.num_parameters]
+        split, times = kernel.guide.split, readers_of(kernel.guide.split)
+        sums = summed_moments(split, moments_of(plan))[: split.num_parameters]
         (summed,) = split.structure.summed
         precision = -np.asarray(_of_prior(kernel, "hessian")(kernel.guide.location(state.params)), np.float64)
         back = split.from_standardised @ self._whitening(released, plan, split).to
         found = steep(
-            sums @ _consistent(released, plan, split).matrix @ sums.T,
-            summed.outcome.curvature(longest_residual(split, plan.residual_bound)),
+            sums @ consistent_moments(released, plan, split).matrix @ sums.T,
+            summed.outcome.curvature(seen.cut(split, plan)),
             back.T @ precision @ back,
             noise=released.stddev * times.max(),
-            gradient_noise=kernel.shape.noise_stddev * np.sqrt(times),
+            gradient_noise=seen.noise_stddev(plan) * np.sqrt(times),
             num_steps=plan.num_gradients,
         )
         if not np.isfinite(found).all():
@@ -475,12 +511,31 @@ class MomentsStart(Start):
             inverse[held], inverse[:, held] = 0.0, 0.0
         return back @ inverse @ back.T
 
+    def _counts(self, split: SplitModel, clip: Clip) -> bool:
+        """Whether a table of counts is released."""
+        if self.settings.counts is False or self.settings.events is not None or not clip.by_forecast:
+            return False
+        return CountCells.of(split.structure.summed[0]) is not None
+
+    def _table(self, split: SplitModel, *, counts: bool) -> EventTimes | CountCells | None:
+        """What the outcome's party releases a table of."""
+        return CountCells.of(split.structure.summed[0]) if counts and not self.settings.events else self.settings.events
+
+    def _seen(self, table: np.ndarray | None, plan: GradientPlan, split: SplitModel) -> Seen:
+        """What a released table says for the steps. Post-processing."""
+        cells, outcome = self._table(split, counts=True), split.structure.summed[0].outcome
+        if table is None or not isinstance(cells, CountCells):
+            return Seen()
+        return Seen.at(cells.usual(outcome, table, moments_of(plan).cell_stddev), split, plan)
+
     @property
     def _baseline(self) -> EventTimes | None:
         """What the baseline is learned from; None where there is none."""
         return self.settings.events if self.settings.events and self.settings.events.baseline else None
 
-    def _facts_of(self, split: SplitModel, clip: Clip, *, of_earlier: bool = False) -> dict[str, Any]:
+    def _facts_of(
+        self, split: SplitModel, clip: Clip, table: EventTimes | CountCells | None, *, of_earlier: bool = False
+    ) -> dict[str, Any]:
         """What a plan of moments has from the model and the steps' clip: the scores are bounded as there.
 
         A party that learns nothing has no part of that bound, and gets a column's for an offset.
@@ -497,50 +552,17 @@ class MomentsStart(Start):
             "widths": widths_of(split, offsets),
             "clip_parts": parts,
             "radius": radius * math.sqrt(sum(parts) / sum(clip.parts)),
-            "cells": () if events is None else events.cells(split.schema),
+            "cells": () if table is None else table.cells(split.schema),
+            "cell": COUNT_CELL if isinstance(table, CountCells) else CELL,
             "offsets": offsets,
-            "whitened": events is None and _may_whiten(split) if self.settings.whiten is None else self.settings.whiten,
+            "whitened": events is None and may_whiten(split) if self.settings.whiten is None else self.settings.whiten,
         }
 
 
 def _hazard_table(events: EventTimes, released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> HazardTable:
-    assert released.events is not None
+    assert released.table is not None
     stddev = moments_of(plan).cell_stddev
-    return HazardTable(released.events, stddev, plan.num_records, events.bins(split.schema))
-
-
-def _consistent(released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> NoisyMoments:
-    """With what holds of every record's scores, and so much less noise; whitened ones as they are in steps' slope."""
-    known = identities_of(split, moments_of(plan))
-    if released.whitening:
-        to = whitened_by(split, plan, released)
-        matrix = consistent_whitened(released.matrix, known, to)
-        left = noise_left(known, lambda noise: consistent_whitened(noise, known, to))
-        return moments_by(split, plan, released._replace(matrix=matrix, stddev=released.stddev * left))
-    return released._replace(matrix=consistent(released.matrix, known), stddev=released.stddev * known.noise_left)
-
-
-def _may_whiten(split: SplitModel) -> bool:
-    if not any(len(split.numeric(party)) for party in split.parties):
-        return False
-    return split.num_parameters <= MOST_PARAMETERS and int(_readers(split).max()) < 2
-
-
-def _readers(split: SplitModel) -> np.ndarray:
-    """By how many parties each latent is read [theta]."""
-    return split.gather_matrix.sum(1)
-
-
-def _summed_moments(split: SplitModel, plan: MomentsPlan) -> np.ndarray:
-    """The sum over parties as a matrix `[theta + k, D]` of all that moments are of, offsets behind."""
-    offsets = plan.offsets or (Offset(),) * len(split.parties)
-    starts = np.cumsum(widths_of(split))[:-1]
-    found, rows = [], []
-    for party, offset in zip(np.split(split.gather_matrix, starts, axis=1), offsets, strict=True):
-        of_offset = np.zeros((split.num_parameters, int(offset.half > 0)))
-        found.append(np.concatenate([party, of_offset], axis=1))
-        rows += [False] * party.shape[1] + [True] * of_offset.shape[1]
-    return np.concatenate([np.concatenate(found, axis=1), np.eye(len(rows))[rows]])
+    return HazardTable(released.table, stddev, plan.num_records, events.bins(split.schema))
 
 
 def _of_prior(kernel: Kernel, what: str) -> Callable[[Any], jax.Array]:

@@ -47,6 +47,12 @@ them, and those with the largest residuals would decide a mean of variances. Of 
 largest is taken, so that at a large budget nothing is cut that the pooled estimate has, and what noise that costs is a
 tenth of a standard error. And none that takes off more than 15% of c, as what is put back for it rests on the model
 alone (`dpvi.noise_aware`).
+
+**By a released table**: of counts that is chosen again once a table has said how large they are (`Seen`). C, b and the
+noise stay as they were planned; what moves is the unit that residuals are in. A link whose largest count is `reach`
+times as much has e = residual / (reach unit), cut to b as before: so the residual is cut to reach b unit, and what is
+released is 1 / reach of the sum, with the noise as it was. That e is made so is the outcome's party's own matter, from
+numbers that all know, and no proof asks what e is of (`Outcome.reaching`).
 """
 
 from __future__ import annotations
@@ -65,13 +71,13 @@ from scipy.sparse.csgraph import connected_components
 
 from vertinumpyro.core.errors import ArgumentError
 from vertinumpyro.data import OBSERVED_SUFFIX
-from vertinumpyro.dpvi.second_moments import scores_of
+from vertinumpyro.dpvi.outcome_tables import Counted
 from vertinumpyro.dpvi.settings import default_clip_norm, num_scores
 from vertinumpyro.model.contract import stand_in_columns
 from vertinumpyro.model.outcomes import Outcome
 from vertinumpyro.model.party_sums import Standardisation, SummedOutcome
 from vertinumpyro.model.record_dependence import LATENT, UNCLEAR, depends_on, records_read
-from vertinumpyro.model.split import SplitModel
+from vertinumpyro.model.split import SplitModel, scores_of
 from vertinumpyro.posterior.predictive import score_link
 from vertinumpyro.privacy import GradientPlan, NeighbouringRelation, NoiseSource, Sampling
 from vertinumpyro.privacy.gradient_plan import LEAST_RESIDUAL_BOUND, bounds_of_outcomes
@@ -94,12 +100,14 @@ class Clip(NamedTuple):
     parts:           the parties' parts of C^2, in proportion; None for the clip of a whole record.
     residual_bound:  b; of several outcomes each one's.
     standardisation: of the scores before; None for none.
+    by_forecast:     whether b was.
     """
 
     norm: float
     parts: tuple[int, ...] | None = None
     residual_bound: float | tuple[float, ...] = 1.0
     standardisation: Standardisation | None = None
+    by_forecast: bool = False
 
     @classmethod
     def of(cls, plan: GradientPlan) -> Clip:
@@ -164,7 +172,7 @@ def _local(split: SplitModel, clip_norm: float | None, residual_bound: float | N
         lengths = [bound * unit for bound, unit in zip(bounds, units, strict=True)]
         squares = _squares(split, [length / max(lengths) for length in lengths])
         norm = float(f"{max(lengths) * math.sqrt(sum(squares)):.6g}")
-        return Clip(norm, _whole(squares), _of_each(bounds))
+        return Clip(norm, _whole(squares), _of_each(bounds), by_forecast=True)
     squares = _squares(split, [1.0] * len(units))
     clip_norm = default_clip_norm(sum(squares)) if clip_norm is None else clip_norm
     bounds = [clip_norm / (unit * math.sqrt(sum(squares))) for unit in units]
@@ -194,14 +202,22 @@ class Budget(NamedTuple):
         return cls(num_records, multiplier * relation.sensitivity * math.sqrt(noise.num_shares / unknown))
 
 
-def usual_residuals(outcome: Outcome) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Residuals and their chances `[k, values]` at usual predictors, and these' weights `[k]`."""
+def usual_residuals(
+    outcome: Outcome | Counted, usual: tuple[float, float] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Residuals and their chances `[k, values]` at usual predictors, and these' weights `[k]`.
+
+    :param usual: their mean and standard deviation; None for the outcome's.
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(9)
-    eta = jnp.asarray(outcome.usual[0] + outcome.usual[1] * nodes)
-    known = outcome.support(eta)
+    middle, width = usual or outcome.usual
+    eta = middle + width * nodes
+    if usual is not None:  # of counts: where chances are numbers
+        eta = np.clip(eta, _LEAST_LOG_RATE, math.log(outcome.unit))
+    known = outcome.support(jnp.asarray(eta))
     if known is None:
         return None
-    residual = np.asarray(outcome.linked_residual(eta[:, None], known[0]), np.float64)
+    residual = np.asarray(outcome.linked_residual(jnp.asarray(eta)[:, None], known[0]), np.float64)
     return residual, np.asarray(known[1], np.float64), weights / weights.sum()
 
 
@@ -210,29 +226,74 @@ _BOUNDS = np.unique(np.concatenate([np.geomspace(LEAST_RESIDUAL_BOUND, 1.0, 48),
 _NEARLY_BEST = 1.01
 _LEAST_SAID = 0.85
 _OFF = 0.05  # of what a cut moves the mean by; a posterior allows for twice that
-_OFF_TAILS = 0.5  # of what a cut takes off on both sides, where the law's tails are not the table's
+_LEAST_LOG_RATE = -12.0
 
 
-def forecast_bound(outcome: Outcome, budget: Budget, columns: float) -> float:
+def forecast_bound(outcome: Outcome, budget: Budget, columns: float, usual: tuple[float, float] | None = None) -> float:
     """B as the module says.
 
     :param columns: of all parties, C^2 in units of (b unit)^2.
+    :param usual: mean and standard deviation of predictors; None for the outcome's.
     """
-    known = usual_residuals(outcome)
+    known = usual_residuals(outcome, usual)
     assert known is not None  # `chosen_clip` asked
     residual, chance, weights = known
     cuts = _BOUNDS[:, None, None] * outcome.unit
     cut = np.clip(residual, -cuts, cuts)
     said, spreads = (chance * cut * residual).sum(2), (chance * cut**2).sum(2)
     moved = chance * (cut - residual)
-    doubted = _OFF * np.abs(moved.sum(2)) if outcome.knows_tails else _OFF_TAILS * np.abs(moved).sum(2)
-    off = 0.0 if outcome.is_loose else budget.num_records**2 * _USUAL_SQUARE * (doubted**2 @ weights)[:, None]
+    doubted = _OFF * np.abs(moved.sum(2)) + outcome.doubted_tails * np.abs(moved).sum(2)
+    off = budget.num_records**2 * _USUAL_SQUARE * (doubted**2 @ weights)[:, None]
     information = budget.num_records * _USUAL_SQUARE
     noise = columns * (budget.noise * _BOUNDS[:, None] * outcome.unit) ** 2
     variance = (information * spreads + noise + off) / (information * said) ** 2
     above = (variance / variance.min(0)) @ weights
     above = np.where((said / said.max(0)) @ weights >= _LEAST_SAID, above, np.inf)
     return float(f"{_BOUNDS[above <= _NEARLY_BEST * above.min()].max():.4g}")
+
+
+class Seen(NamedTuple):
+    """What a released table says of the one outcome, for what follows; public. Nothing, where there is none.
+
+    usual: mean and standard deviation of predictors; None for the outcome's own.
+    reach: what residuals are cut to, over what they are in the plan.
+    """
+
+    usual: tuple[float, float] | None = None
+    reach: float = 1.0
+
+    @classmethod
+    def at(cls, usual: tuple[float, float], split: SplitModel, plan: GradientPlan) -> Seen:
+        """Predictors that are known: b by forecast at these."""
+        outcome, bound = split.structure.summed[0].outcome, bounds_of_outcomes(plan.residual_bound)[0]
+        noise = plan.noise_multiplier * _all_over_covering(plan) / math.sqrt(plan.num_gradients)
+        columns = (plan.clip_norm / (bound * outcome.unit)) ** 2
+        found = forecast_bound(outcome, Budget(plan.num_records, noise), columns, usual) / bound
+        return cls(usual, float(f"{max(outcome.least_reach or 1.0, found):.4g}"))
+
+    def law(self, outcome: Outcome) -> Outcome | Counted:
+        """As the link has it."""
+        return outcome if outcome.least_reach is None else Counted(outcome, self.reach)
+
+    def cut(self, split: SplitModel, plan: GradientPlan) -> float:
+        """To which residuals are cut, in their own units."""
+        return self.reach * longest_residual(split, plan.residual_bound)
+
+    def noise_stddev(self, plan: GradientPlan) -> float:
+        """Of all noise of a step's sum of residuals in their own units."""
+        return self.reach * plan.noise_multiplier * plan.clip_norm * _all_over_covering(plan)
+
+
+def _all_over_covering(plan: GradientPlan) -> float:
+    """The standard deviation of all noise over that which the plan counts."""
+    return math.sqrt(plan.noise.num_shares / plan.noise.num_covering)
+
+
+def longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> float:
+    """Of the one outcome, as a plan cuts it."""
+    (summed,) = split.structure.summed
+    (cut,) = bounds_of_outcomes(bound)
+    return cut * summed.outcome.unit
 
 
 def check_one_outcome(split: SplitModel, fix: str) -> None:

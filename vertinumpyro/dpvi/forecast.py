@@ -34,13 +34,11 @@ import numpy as np
 from scipy.stats import norm
 
 from vertinumpyro.data import OBSERVED_SUFFIX
-from vertinumpyro.dpvi.event_times import Lifetimes
+from vertinumpyro.dpvi.outcome_tables import Law, Lifetimes
 from vertinumpyro.dpvi.priors import drawn_precisions, drawn_prior
-from vertinumpyro.dpvi.second_moments import scores_of
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.dummy_data import stand_in_columns
-from vertinumpyro.model.outcomes import Outcome
-from vertinumpyro.model.split import offsets_at
+from vertinumpyro.model.split import offsets_at, scores_of
 
 _NODES = 65
 _ROUNDS = 12
@@ -86,7 +84,7 @@ class StandIns(NamedTuple):
         )
 
 
-def forecast_stddevs(outcome: Outcome | Lifetimes, cut: float, given: StandIns) -> tuple[np.ndarray, np.ndarray]:
+def forecast_stddevs(outcome: Law, cut: float, given: StandIns) -> tuple[np.ndarray, np.ndarray]:
     """Standard deviations `[d]` of the posterior, and of the same without the noise of privacy.
 
     :param cut: where residuals are cut, in their own units.
@@ -104,7 +102,7 @@ _TRIED, _BLOCKS, _NUM_DRAWS = 32, 16, 32
 
 
 def stand_ins_of(
-    split: SplitModel, law: Outcome | Lifetimes, read: np.ndarray, usual: tuple[np.ndarray, np.ndarray], **known: Any
+    split: SplitModel, law: Law, read: np.ndarray, usual: tuple[np.ndarray, np.ndarray], **known: Any
 ) -> StandIns:
     """Of a model whose parts are linear.
 
@@ -123,7 +121,7 @@ def stand_ins_of(
         coefficients[:, middle] = centre + apart * min(1.0, 2 * width / np.sqrt(np.square(apart).mean()))
     return StandIns(
         scores=scores @ split.gather_matrix.T[:, read],
-        offsets=offsets if isinstance(law, Outcome) else np.zeros_like(offsets),  # a time at risk is in the law
+        offsets=np.zeros_like(offsets) if isinstance(law, Lifetimes) else offsets,  # a time at risk is in the law
         coefficients=coefficients,
         precisions=back.T @ drawn_precisions(split, draws)[:, read[:, None], read] @ back,
         back=back,
@@ -170,7 +168,7 @@ def usual_values(
     return np.sort(column)[(place * len(column)).astype(int)]
 
 
-def _weights(outcome: Outcome | Lifetimes, cut: float, predictors: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def _weights(outcome: Law, cut: float, predictors: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """At some predictors, E[psi d log p / d eta], Var(psi) and that of residuals that nothing cuts."""
     eta = np.linspace(predictors.min() - 1e-6, predictors.max() + 1e-6, _NODES)
     known = outcome.support(jnp.asarray(eta))

@@ -22,7 +22,6 @@ import numpy as np
 from scipy.stats import norm
 
 from vertinumpyro.core import compat
-from vertinumpyro.dpvi.event_times import EventTimes, HazardTable, Shape
 from vertinumpyro.dpvi.forecast import StandIns
 from vertinumpyro.dpvi.noise_aware import (
     NUM_DRAWS,
@@ -33,6 +32,7 @@ from vertinumpyro.dpvi.noise_aware import (
     drawn,
     information_of,
 )
+from vertinumpyro.dpvi.outcome_tables import EventTimes, HazardTable, Shape
 from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.model import SplitModel
 

@@ -412,8 +412,10 @@ class DPVI:
             "num_records": plan.num_records,
             "expected_batch_size": plan.expected_batch_size,
             "user_x64": compat.user_has_x64(),
+            "whitens": whitens > 0,
+            "reaches": isinstance(plan.start, MomentsPlan) and plan.start.is_of_counts,
         }
-        key = (id(split), type(start), whitens, plan.num_gradients, *settings.values())
+        key = (id(split), type(start), plan.num_gradients, *settings.values())
         kept = self._kernels
         if self._is_default:
             key, kept = (*key, self.learning_rate, self.diagnostics, self.num_devices), _OF_MIXTURES
@@ -428,7 +430,6 @@ class DPVI:
                 ),
                 backend=self.backend,
                 diagnostics=self.diagnostics,
-                whitens=whitens > 0,
                 spread=spread_over(self.num_devices),
                 **settings,
             )

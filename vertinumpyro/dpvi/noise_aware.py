@@ -69,12 +69,11 @@ import numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS
 
 from vertinumpyro.core import compat
-from vertinumpyro.dpvi.event_times import Lifetimes
-from vertinumpyro.dpvi.priors import NormalPrior, gaussian_prior, normal_given_rest, usual_prior
-from vertinumpyro.dpvi.second_moments import stand_in_scores
+from vertinumpyro.dpvi.outcome_tables import Law
+from vertinumpyro.dpvi.priors import NormalPrior, apart_from_prior, gaussian_prior, normal_given_rest, usual_prior
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.outcomes import Outcome
-from vertinumpyro.model.split import Offset, may_be_times, public_offsets
+from vertinumpyro.model.split import Offset, may_be_times, public_offsets, stand_in_scores
 
 MOST_PARAMETERS = 300
 """Up to which the posterior is computed: it takes some T d^2 numbers of memory."""
@@ -144,10 +143,15 @@ class NoiseAwareDraws(NamedTuple):
     draws: `[S, theta]`.
     stddev: of the posterior that the same records would have without the noise of privacy `[theta]`, as far as can be
         told.
+    apart: by how many standard deviations of both what was released and the prior are apart `[theta]`; None where an
+        earlier version did not ask.
+    misfit: the share of the outcomes that a released table has elsewhere than the model; None where there is none.
     """
 
     draws: np.ndarray
     stddev: np.ndarray
+    apart: np.ndarray | None = None
+    misfit: np.ndarray | None = None
 
 
 def why_not(split: SplitModel, offsets: tuple[Offset, ...], *, knows_times: bool = False) -> str:
@@ -173,9 +177,7 @@ def why_not(split: SplitModel, offsets: tuple[Offset, ...], *, knows_times: bool
     return ""
 
 
-def noise_aware_draws(
-    split: SplitModel, outcome: Outcome, trace: Trace, cut: float, rng_key: jax.Array
-) -> NoiseAwareDraws:
+def noise_aware_draws(split: SplitModel, outcome: Law, trace: Trace, cut: float, rng_key: jax.Array) -> NoiseAwareDraws:
     """Draws of all latents given the trace.
 
     :param outcome: of the model's one `party_sum`.
@@ -189,15 +191,28 @@ def noise_aware_draws(
 def drawn(split: SplitModel, found: Information, rng_key: jax.Array) -> NoiseAwareDraws:
     """Draws of all latents given what is known of some; in double precision."""
     prior = gaussian_prior(split)
-    return _by_nuts(split, found, rng_key) if prior is None else _gaussian(found, prior, rng_key)
+    drawn = _by_nuts(split, found, rng_key) if prior is None else _gaussian(found, prior, rng_key)
+    return drawn._replace(apart=apart_from_prior(split, found.precision, found.linear))
+
+
+def predictors_of(split: SplitModel, trace: Trace, beta: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation of the predictor at some latents, by the released moments.
+
+    :param beta: in flat theta.
+    """
+    halves = np.array([offset.half for offset in trace.offsets if offset.half])
+    both, nothing = np.concatenate([trace.to @ beta, halves]), np.zeros(len(halves))
+    constant = np.concatenate([trace.to @ split.from_standardised @ constant_of(split), nothing])
+    mean = trace.moments @ constant / max(constant @ trace.moments @ constant, 1.0)
+    variance = both @ trace.moments @ both / trace.num_records - (both @ mean) ** 2
+    middle = sum(offset.middle for offset in trace.offsets)
+    return float(both @ mean) + middle, math.sqrt(max(variance, 0.0))
 
 
 # -- the trace's information ------------------------------------------------------------------------
 
 
-def information_of(
-    split: SplitModel, outcome: Outcome | Lifetimes, trace: Trace, cut: float, held: Any = ()
-) -> Information:
+def information_of(split: SplitModel, outcome: Law, trace: Trace, cut: float, held: Any = ()) -> Information:
     """Of the latents that parts read, in coordinates in which everyone's noise is alike; and back to all latents.
 
     :param held: places of those that the steps did not move, of which the trace says nothing.
@@ -206,10 +221,10 @@ def information_of(
     square = np.ix_(read, read)
     halves = np.array([offset.half for offset in trace.offsets if offset.half], np.float64)
     seen = np.concatenate([read, len(trace.moments) - len(halves) + np.arange(len(halves))])
-    law = (outcome,) if isinstance(outcome, Lifetimes) else ()  # whose arrays change from fit to fit
-    key = f"trace information {'of lifetimes' if law else outcome} {cut:g}"
+    law = () if isinstance(outcome, Outcome) else (outcome,)  # whose arrays change from fit to fit
+    key = f"trace information {type(outcome) if law else outcome}"
     if key not in split.compiled:
-        split.compiled[key] = jax.jit(lambda *law, **arrays: _information(law[0] if law else outcome, cut, **arrays))
+        split.compiled[key] = jax.jit(lambda *law, **arrays: _information(law[0] if law else outcome, **arrays))
     whole_back = np.linalg.inv(trace.to)
     usual, to, back = usual_prior(split, read), trace.to[square], whole_back[square]
     mean = math.sqrt(float(np.mean(np.square(trace.stddev[read]))))
@@ -218,6 +233,7 @@ def information_of(
     of_seen = np.concatenate([scale, np.ones(len(halves))])
     found: Information = split.compiled[key](
         *law,
+        cut=cut,
         points=jnp.asarray(trace.points[:, read] * scale, float),
         gradients=jnp.asarray(trace.gradients[:, read] / scale, float),
         moments=jnp.asarray(trace.moments[np.ix_(seen, seen)] / np.outer(of_seen, of_seen), float),
@@ -259,7 +275,7 @@ def _unseen(split: SplitModel) -> np.ndarray:
 
 
 def _information(
-    outcome: Outcome | Lifetimes, cut: float, *, points: jax.Array, gradients: jax.Array, moments: jax.Array,
+    outcome: Law, cut: Any, *, points: jax.Array, gradients: jax.Array, moments: jax.Array,
     constant: jax.Array, prior: NormalPrior, noise: Any, moments_noise: Any, num_records: Any, middle: Any = 0.0,
     halves: Any = (),
 ) -> Information:  # fmt: skip
@@ -336,7 +352,8 @@ def _information(
             by_trace = trusted(found, left, by_beta) if outcome.is_loose else trust
             return beta, _slope(left, points - beta, found, by_trace), by_trace, doubt
 
-        known = Information(precision, gradient + precision @ beta, beta, found.without_noise)
+        said, pull = _within(found.without_noise, precision, gradient)
+        known = Information(said, pull + said @ beta, beta, found.without_noise)
         return jax.lax.cond(number % (_ROUNDS_A_SLOPE + 1) == _ROUNDS_A_SLOPE, learned, stepped), known
 
     # all in one loop, whose last round is for what is known alone: what is traced once takes three quarters to compile
@@ -347,14 +364,23 @@ def _information(
     return jax.lax.fori_loop(0, rounds, one_round, (start, unknown))[1]
 
 
-def usual_trust(outcome: Outcome | Lifetimes) -> float:
+def usual_trust(outcome: Law) -> float:
     """Rho before a trace says more of it."""
     return LEARNED_TRUST if outcome.is_loose else TRUST
 
 
-def expected_trust(outcome: Outcome | Lifetimes) -> float:
+def expected_trust(outcome: Law) -> float:
     """The root of what rho^2 is on average, where a trace says nothing of it."""
     return usual_trust(outcome) * (math.exp(_TRUST_SPREAD**2) if outcome.is_loose else 1.0)
+
+
+def _within(most: jax.Array, precision: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A precision of which no direction has more than `most`, and the gradient that leaves the estimate where it is."""
+    values, vectors = jnp.linalg.eigh((most + most.T) / 2)
+    root, inverse = ((vectors * jnp.maximum(values, 1e-9 * values[-1]) ** power) @ vectors.T for power in (0.5, -0.5))
+    values, vectors = jnp.linalg.eigh(inverse @ precision @ inverse)
+    left = root @ (vectors / jnp.maximum(values, 1.0)) @ vectors.T @ inverse
+    return (left @ precision + precision @ left.T) / 2, left @ gradient
 
 
 class _Basis(NamedTuple):
@@ -427,9 +453,7 @@ class _Predictors(NamedTuple):
         return jnp.concatenate([difference, jnp.zeros_like(self.halves)])
 
 
-def _expected(
-    outcome: Outcome | Lifetimes, cut: float, eta: jax.Array, truth: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _expected(outcome: Law, cut: Any, eta: jax.Array, truth: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and variance of the residual at `eta`, as it is cut, of outcomes at the predictor `truth`."""
     known = outcome.support(truth)
     assert known is not None  # `why_not` asked
@@ -439,9 +463,7 @@ def _expected(
     return mean, (probabilities * residual**2).sum(-1) - mean**2
 
 
-def _field(
-    predictors: _Predictors, outcome: Outcome | Lifetimes, cut: float, point: jax.Array, beta: jax.Array
-) -> jax.Array:
+def _field(predictors: _Predictors, outcome: Law, cut: Any, point: jax.Array, beta: jax.Array) -> jax.Array:
     """F `[d]`: over beta's predictor and how far the point's is from it, x by linear regression on both."""
     both = jnp.stack([predictors.at(beta), predictors.apart(point - beta)], axis=1)
     # the ridge is where the point is beta itself, or along it
@@ -454,7 +476,7 @@ def _field(
 
 
 def _curvatures(
-    predictors: _Predictors, outcome: Outcome | Lifetimes, cut: float, beta: jax.Array
+    predictors: _Predictors, outcome: Law, cut: Any, beta: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """H, J and J of residuals that nothing cuts `[d, d]` at beta, and H's mean weight of xx'.
 

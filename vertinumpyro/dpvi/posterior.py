@@ -104,6 +104,8 @@ OF_TABLES = (
 """Of every posterior that was learned from tables without steps."""
 
 _MOST_OF_VARIANCE = 0.9
+_APART = 3.0  # standard deviations
+_MISFIT = 0.08  # of the counts
 
 
 MOST_ERRORS = 4.0  # the sum of squares has a long tail: noise alone passes three in one fit of three hundred
@@ -239,6 +241,16 @@ class Posterior(PredictivePosterior):
         if little.any():
             yield f"At this epsilon and N the data say little beside the prior of: {_listed(names, little)}"
         hidden = ~little & (np.square(self.noise_aware.stddev / stddev) < 1 - _MOST_OF_VARIANCE)
+        if self.noise_aware.apart is not None and (apart := np.abs(self.noise_aware.apart) > _APART).any():
+            yield (
+                f"The prior and what was released are more than {_APART:g} standard deviations of both apart in: "
+                f"{_listed(names, apart)}; where that is no surprise, the prior is too narrow"
+            )
+        if self.noise_aware.misfit is not None and (misfit := float(self.noise_aware.misfit)) > _MISFIT:
+            yield (
+                f"By the released table {misfit:.0%} of the counts are elsewhere than the model has them: standard "
+                "errors may be too short; a negative binomial has room for counts that vary more"
+            )
         if hidden.any():
             yield f"Over {_MOST_OF_VARIANCE:.0%} of the variance is the noise of privacy of: {_listed(names, hidden)}"
 
@@ -288,5 +300,6 @@ class Posterior(PredictivePosterior):
             "no_interval": self.no_interval,
             "residual": self.diagnostics.residual,
         }
-        more = {} if self.noise_aware is None else {f"{_DRAWS}{k}": v for k, v in self.noise_aware._asdict().items()}
+        known = {} if self.noise_aware is None else self.noise_aware._asdict()
+        more = {f"{_DRAWS}{name}": values for name, values in known.items() if values is not None}
         save_arrays(path, {**tree_arrays(self.params), **more}, metadata)

@@ -71,6 +71,22 @@ def usual_prior(split: SplitModel, places: np.ndarray) -> NormalPrior:
     return NormalPrior(precision, precision @ middle[places])
 
 
+def apart_from_prior(split: SplitModel, precision: Any, linear: Any) -> np.ndarray:
+    """Each number's estimate by a likelihood alone less the prior's, over the standard deviation of both `[theta]`.
+
+    0 for what no part reads.
+
+    :param precision, linear: of the likelihood, exp(linear'theta - theta' precision theta / 2).
+    """
+    read, found = split.read, np.zeros(split.num_parameters)
+    prior, said = usual_prior(split, read), np.asarray(precision)[np.ix_(read, read)]
+    said = said + 1e-9 * max(np.trace(said), 1.0) * np.eye(len(read))  # of what the likelihood says nothing
+    own, other = np.linalg.inv(said), np.linalg.inv(prior.precision)
+    between = own @ np.asarray(linear)[read] - other @ prior.linear
+    found[read] = between / np.sqrt(np.maximum(np.diag(own), 0.0) + np.diag(other))
+    return found
+
+
 def drawn_prior(split: SplitModel) -> tuple[np.ndarray, np.ndarray]:
     """Draws of all latents from the prior `[128, theta]`, and its precision `[theta, theta]`: of one that is not
     Gaussian, that of independent latents as far spread as the draws."""

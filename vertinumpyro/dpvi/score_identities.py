@@ -28,8 +28,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import LinearOperator, cg
 
-from vertinumpyro.dpvi.second_moments import MomentsPlan, stand_in_scores
+from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.model import SplitModel
+from vertinumpyro.model.split import stand_in_scores
 
 _MOST_TRIED, _MOST_NUMBERS = 16_384, 4_000_000  # stand-ins, and of their scores
 _LEAST_SEEN = 20  # stand-ins that must tell, or would if scores were independent

@@ -23,10 +23,10 @@ Middle and half are public: what offsets stand-in records have, but for the oute
 over a hundredth of the longest time says almost nothing, so of counts what is below counts as that. What is cut is u
 alone; the steps have every record's own offset as it is.
 
-**When events were**, of a survival's outcome (`dpvi.event_times`): a party with such a table publishes it beside its
-own block, in each cell `CELL` for every record, 2 CELL^2 <= 2^(4 SCORE_BITS), with the own blocks' noise. One record
-replaced by another moves it by at most sqrt(2) CELL <= 1 in units of R^2, zeroed by CELL <= sqrt(1/2). So Δ^2 is 1 and
-1/2 more for each table.
+**When events were, or how large counts are** (`dpvi.outcome_tables`): the outcome's party may publish a table beside
+its own block, in each cell c for every record, c <= `CELL`, 2 CELL^2 <= 2^(4 SCORE_BITS), with the own blocks' noise.
+One record replaced by another moves it by at most sqrt(2) c <= c / CELL in units of R^2, zeroed by c <= sqrt(1/2) c /
+CELL. So Δ^2 is (c / CELL)^2 and half of that more for each table. Of events c is CELL, of counts a quarter of it.
 
 **Whitened scores** (`dpvi.whitening`). Each party then publishes its own moments first, with noise of twice the
 standard deviation, and from them follows W: what x is from there on is W'x, scaled down like scores, of which all of
@@ -49,7 +49,6 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -58,10 +57,9 @@ from vertinumpyro.core.errors import ArgumentError, RangeError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.core.row_blocks import RowBlocks
 from vertinumpyro.data.table import model_units
-from vertinumpyro.dpvi.event_times import EventTimes
+from vertinumpyro.dpvi.outcome_tables import CountCells, EventTimes
 from vertinumpyro.model import SplitModel
-from vertinumpyro.model.dummy_data import stand_in_columns
-from vertinumpyro.model.split import Offset, offsets_at
+from vertinumpyro.model.split import Offset, offsets_at, scores_of, stand_in_scores
 from vertinumpyro.privacy import (
     Adversary,
     AdversaryRow,
@@ -100,6 +98,9 @@ class SecondMoments:
         as wide as the moments leave them. With `events` it takes a quarter at least.
     :param events: of a survival's outcome, what a table of when events were is of; without it, a model of whether an
         event was seen whose part has an offset, as the time at risk, has no intervals.
+    :param counts: whether the party of an outcome that is a count publishes a small table of it first, from which
+        follows to what residuals are cut: a sixteenth more of the moments' sensitivity, squared, for steps whose noise
+        hides less. None does so where neither clip_norm nor residual_bound was given.
     :param whiten: whether each party's scores are whitened by its released moments before they are clipped: the noise
         then hides less where columns repeat each other, or fill a small part of their public bounds (`dpvi.whitening`).
         None does so where it can be: without `events`, in up to 300 parameters, each read by one party.
@@ -108,6 +109,7 @@ class SecondMoments:
 
     share: float | None = None
     events: EventTimes | None = None
+    counts: bool | None = None
     whiten: bool | None = None
 
     def __post_init__(self) -> None:
@@ -121,15 +123,15 @@ _LEAST_SHARE, _LEAST_WITH_EVENTS, _MOST_SHARE = 0.1, 0.25, 0.3
 _SEEN = 0.033  # of N: noise of eigenvalues up to which they are seen well; twice of it doubles intervals
 
 
-def least_share(cells: Sequence[int]) -> float:
+def least_share(cells: Sequence[int], cell: int) -> float:
     """Of mu^2, what moments take at least, and a table of events with them."""
-    return _LEAST_WITH_EVENTS if any(cells) else _LEAST_SHARE
+    return _LEAST_WITH_EVENTS if any(cells) and cell != COUNT_CELL else _LEAST_SHARE
 
 
 def chosen_share(plan: MomentsPlan) -> float:
     """Of mu^2, by the noise that `least_share` of it leaves: noise falls with the root of the share."""
     edge = plan.stddev * math.sqrt(sum(plan.widths)) / (_SEEN * plan.num_records)
-    return min(_MOST_SHARE, least_share(plan.cells) * max(1.0, edge) ** 2)
+    return min(_MOST_SHARE, least_share(plan.cells, plan.cell) * max(1.0, edge) ** 2)
 
 
 SCORE_BITS = 14
@@ -139,6 +141,9 @@ _GRID_BITS = 2 * SCORE_BITS
 
 CELL = math.isqrt(2 ** (2 * _GRID_BITS - 1))
 """What a record adds to its cell of a table of events, in grid units."""
+
+COUNT_CELL = CELL // 4
+"""The same of a table of counts."""
 
 
 @final
@@ -158,7 +163,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     :ivar clip_parts: the parties' parts of R^2, in proportion to these whole numbers.
     :ivar radius: R.
     :ivar delta: δ.
-    :ivar cells: how many cells each party's table of events has; () where there is no table.
+    :ivar cells: how many cells each party's table of events or counts has; () where there is no table.
+    :ivar cell: what a record adds to its cell, in grid units.
     :ivar offsets: each party's, `half` above 0 where its last score is one; () where there are none.
     :ivar whitened: whether the parties' own moments are released before, and all that follows is of whitened scores.
     :ivar relation: the neighbouring relation.
@@ -175,6 +181,7 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     radius: float
     delta: float
     cells: tuple[int, ...] = ()
+    cell: int = CELL
     offsets: tuple[Offset, ...] = ()
     whitened: bool = False
     relation: NeighbouringRelation = NeighbouringRelation.REPLACE
@@ -182,7 +189,7 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     adversary: str | None = None
     plan_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
-    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "cells": (), "offsets": (), "whitened": False}
+    earlier: ClassVar[Mapping[str, Any]] = {**Plan.earlier, "cells": (), "cell": CELL, "offsets": (), "whitened": False}
 
     def __post_init__(self) -> None:
         check_party_names(self.parties, self.noise)
@@ -195,6 +202,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
             raise ArgumentError("widths and clip_parts must not be negative, and not all 0")
         if self.cells and (len(self.cells) != len(self.parties) or min(self.cells) < 0):
             raise ArgumentError("cells must have one number for each party, and none below 0")
+        if not 0 < self.cell <= CELL:
+            raise ArgumentError(f"cell must lie between 1 and {CELL}, got {self.cell}")
         self._check_offsets()
         for name in ("noise_multiplier", "radius"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
@@ -228,6 +237,11 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
 
         return cls(noise_multiplier=rounded_up_multiplier(enough), **settings)
 
+    @property
+    def is_of_counts(self) -> bool:
+        """Whether there is a table of counts."""
+        return any(self.cells) and self.cell == COUNT_CELL
+
     # -- the bound and the noise -------------------------------------------------------------------
 
     def longest(self, party: str) -> int:
@@ -240,7 +254,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
         of_moments = Fraction(1) if self.relation is NeighbouringRelation.REPLACE else Fraction(1, 2)
         parts = [Fraction(part, sum(self.clip_parts)) for part in self.clip_parts] if self.whitened else []
         before = sum((part**2 for part in parts), Fraction(0)) / _VARIANCE_BEFORE
-        return of_moments * (1 + sum(num_cells > 0 for num_cells in self.cells) + before)
+        tables = sum(num_cells > 0 for num_cells in self.cells) * Fraction(self.cell, CELL) ** 2
+        return of_moments * (1 + tables + before)
 
     @property
     def _least_unknown(self) -> int:
@@ -278,8 +293,8 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
 
     @property
     def cell_stddev(self) -> float:
-        """Of the noise in a cell of a table of events, in records."""
-        return math.sqrt(self.own_variance) / CELL
+        """Of the noise in a cell of a table, in records."""
+        return math.sqrt(self.own_variance) / self.cell
 
     # -- the guarantees ----------------------------------------------------------------------------
 
@@ -291,9 +306,10 @@ class MomentsPlan(Plan, kind="second_moments", own_field="radius"):
     @property
     def releases(self) -> tuple[Release, ...]:
         """The parties' own products as one step, then those of two parties; before both those that whiten scores."""
-        table = ", and when events were" if any(self.cells) else ""
         names = ["the parties' own moments before whitening"] if self.whitened else []
-        names += [f"the parties' own moments{table}"]
+        names += ["the parties' own moments"]
+        if any(self.cells):
+            names[0] += ", and how large counts are" if self.is_of_counts else ", and when events were"
         names += ["the moments across parties"] if self.crosses else []
         return tuple(PartOfPlan(self, what) for what in names)
 
@@ -345,7 +361,8 @@ def moments_of(plan: GradientPlan) -> MomentsPlan:
 
 
 BEFORE, OWN, ACROSS = "moments before whitening", "own moments", "moments across parties"
-EVENTS = "events"
+TABLE = "events"
+"""What runs store a table as."""
 _VARIANCE_BEFORE = 4  # of the noise of what scores are whitened by, over that of own moments
 _HUGE, _LEAST_ROOM = 1e30, 0.02
 
@@ -357,7 +374,7 @@ class NoisyMoments(NamedTuple):
 
     matrix: sum xx' and noise `[D, D]`, symmetric, x the scores in the order of a step's released vector.
     stddev: of the noise in an entry, root mean square.
-    events: when events were; None where there is no such table.
+    table: when events were, or how large counts are, in records; None where there is no such table.
     whitening: each party's A, where x are whitened scores: |A'x| of its numeric ones `[d]`, and its intercept behind
         them, is |W'(x - m)| over its bound.
     before: each party's own moments of scores, with noise, where they are whitened.
@@ -365,7 +382,7 @@ class NoisyMoments(NamedTuple):
 
     matrix: np.ndarray
     stddev: float
-    events: np.ndarray | None = None
+    table: np.ndarray | None = None
     whitening: Sequence[np.ndarray] = ()
     before: Sequence[np.ndarray] = ()
 
@@ -375,30 +392,6 @@ def widths_of(split: SplitModel, offsets: Sequence[Offset] = ()) -> tuple[int, .
     own = [sum(math.prod(split.structure.latents[name]) for name in split.shared[party]) for party in split.parties]
     more = [int(offset.half > 0) for offset in offsets] or [0] * len(own)
     return tuple(width + one for width, one in zip(own, more, strict=True))
-
-
-def scores_of(split: SplitModel, party: str) -> Callable[[Any, Mapping[str, Any]], jax.Array]:
-    """From flat theta and the party's columns [n] to its derivatives of the predictor [n, d], compiled once."""
-    (summed,) = split.structure.summed
-    unit = summed.outcome.unit
-
-    def derivatives(flat: jax.Array, columns: Mapping[str, Any]) -> jax.Array:
-        return split.contribution(party, flat, columns).shared_scores[:, 0] / unit
-
-    key = f"scores of {party}"
-    if key not in split.compiled:
-        split.compiled[key] = jax.jit(derivatives)
-    return split.compiled[key]
-
-
-def stand_in_scores(split: SplitModel, num_records: int, seed: int) -> list[np.ndarray]:
-    """Each party's scores of stand-in records, of which no column depends on another `[n, d]`."""
-    zeros, found = jnp.zeros(split.num_parameters), []
-    for place, party in enumerate(split.parties):
-        own = stand_in_columns(split.schema.restrict(party), num_records, seed=seed + place, observed_fraction=0.5)
-        columns = {name: jnp.asarray(column) for name, column in own.items()}
-        found.append(np.asarray(scores_of(split, party)(zeros, columns), np.float64))
-    return found
 
 
 def on_grid(scores: np.ndarray, radius: float, longest: int) -> np.ndarray:
@@ -435,12 +428,12 @@ class MomentsWork(PartyComputation):
     :param party: whose part this is.
     :param columns: its encoded columns [N]. Secret.
     :param source: its own randomness.
-    :param events: what a table of events is of.
+    :param table: what a table of events or counts is of.
     """
 
     def __init__(
         self, split: SplitModel, plan: MomentsPlan, party: str, columns: Mapping[str, np.ndarray],
-        source: RandomSource, events: EventTimes | None = None,
+        source: RandomSource, table: EventTimes | CountCells | None = None,
     ) -> None:  # fmt: skip
         self._plan, self._party, self._source = plan, party, source
         self._width = plan.widths[plan.parties.index(party)]
@@ -449,7 +442,7 @@ class MomentsWork(PartyComputation):
         self._offsets = offsets_at(split, party) if self._offset.half else None
         self._flat = jnp.zeros(split.num_parameters)
         self._user_x64 = compat.user_has_x64()
-        self._events, self._schema = events, split.schema
+        self._table, self._schema = table, split.schema
         if plan.whitened:
             self._numeric, self._constant = split.numeric(party), split.constant(party)
             self._bound = numeric_bound(split, plan, party)
@@ -490,18 +483,18 @@ class MomentsWork(PartyComputation):
         noise = np.triu(self._drawn(variance, products.size).reshape(products.shape), 1)
         squares = self._drawn(2 * variance, self._width)
         noisy = products + noise + noise.T + np.diag(squares)
-        tables = {"cells": self._cells()} if any(self._plan.cells) and request.name == OWN else {}
+        tables = {"cells": self._cells()} if any(self._plan.cells) and request.step == 0 else {}
         return Payload({}, {"products": np.pad(noisy, (0, max(self._plan.widths) - self._width)), **tables})
 
     def _cells(self) -> np.ndarray:
-        """Its own table of events with noise; zeros of one that is another's."""
+        """Its own table with noise; zeros of one that is another's."""
         num_cells = self._plan.cells[self._plan.parties.index(self._party)]
         if not num_cells:
             return np.zeros(max(self._plan.cells), np.int64)
-        assert self._events is not None  # `MomentsStart.check` compared them
+        assert self._table is not None  # `MomentsStart.check` compared them
         noise = self._drawn(self._plan.own_variance, num_cells)
-        own = {name: model_units(np.asarray(self._columns[name])) for name in (self._events.event, self._events.time)}
-        return CELL * self._events.counts(self._schema, own) + noise
+        own = {name: model_units(np.asarray(self._columns[name])) for name in self._table.columns}
+        return self._plan.cell * self._table.counts(self._schema, own) + noise
 
     def factor(self, request: Multiply) -> RowBlocks:
         """The party's scores on the grid, by this process: workers could not be sent anybody's model."""
@@ -557,30 +550,35 @@ def input_form(plan: MomentsPlan) -> InputForm:
 
 
 def noisy_moments(
-    session: Session, run: Run, plan: MomentsPlan, whitening: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
-) -> NoisyMoments:
+    session: Session, run: Run, plan: MomentsPlan,
+    whitening: Callable[[Sequence[np.ndarray], np.ndarray | None], Sequence[np.ndarray]],
+) -> NoisyMoments:  # fmt: skip
     """Release the moments as the first steps of a run whose plan begins with this one. Nothing else leaves the parties.
 
-    :param whitening: every party's A by all parties' own moments, where the plan has scores whitened.
+    :param whitening: every party's A by all parties' own moments, where the plan has scores whitened, and by the table.
     :raises PlanSpentError: a part was counted as released by a run that stopped, and is not stored.
     """
     unit, first, fields, found, before = plan.radius**2 / 4.0**SCORE_BITS, int(plan.whitened), {}, [], []
+    arrays: Mapping[str, np.ndarray] = {}
     if plan.whitened:
         arrays = session.arrays_of(run, 0, lambda: _own(session, plan, Publish(0, BEFORE)))
         before = [unit * arrays[f"block_{k}_{k}"] for k in range(len(plan.parties))]
-        found = whitening(before)
+        found = whitening(before, _table(plan, arrays))
         fields = {"whitening": {party: of.tolist() for party, of in zip(plan.parties, found, strict=True)}}
     own = session.arrays_of(run, first, lambda: _own(session, plan, Publish(first, OWN, fields)))
     request = Multiply(first + 1, ACROSS, fields)
     across = session.arrays_of(run, first + 1, lambda: _across(session, request)) if plan.crosses else {}
     starts = np.cumsum([0, *plan.widths])
     matrix = np.zeros((starts[-1], starts[-1]))
-    events = own.get(EVENTS)
-    blocks = {name: block for name, block in {**own, **across}.items() if name != EVENTS}
+    blocks = {name: block for name, block in {**own, **across}.items() if name != TABLE}
     for name, block in blocks.items():
         i, j = (slice(starts[int(number)], starts[int(number) + 1]) for number in name.split("_")[1:])
         matrix[i, j], matrix[j, i] = block, block.T
-    return NoisyMoments(matrix * unit, plan.stddev, None if events is None else events / CELL, found, before)
+    return NoisyMoments(matrix * unit, plan.stddev, _table(plan, {**arrays, **own}), found, before)
+
+
+def _table(plan: MomentsPlan, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    return arrays[TABLE] / plan.cell if TABLE in arrays else None
 
 
 def _own(session: Session, plan: MomentsPlan, request: Publish) -> dict[str, np.ndarray]:
@@ -589,9 +587,9 @@ def _own(session: Session, plan: MomentsPlan, request: Publish) -> dict[str, np.
 
     released, most = session.publish(request), max(plan.widths)
     found = {f"block_{k}_{k}": of(k, "products", most, most)[:w, :w] for k, w in enumerate(plan.widths)}
-    cells = enumerate(plan.cells if request.name == OWN else ())
+    cells = enumerate(plan.cells if request.step == 0 else ())
     tables = [of(k, "cells", max(plan.cells))[:number] for k, number in cells if number]
-    return found | ({EVENTS: tables[0]} if tables else {})
+    return found | ({TABLE: tables[0]} if tables else {})
 
 
 def _across(session: Session, request: Multiply) -> dict[str, np.ndarray]:

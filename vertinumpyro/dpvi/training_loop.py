@@ -102,6 +102,7 @@ class Kernel:
 
     :ivar diagnostics: compute `InternalInfo.objective`, which is not DP.
     :ivar whitens: whether the optimiser's state has a whitening of the scores.
+    :ivar reaches: whether it has how far the link reaches (`Outcome.reaching`).
     :ivar spread: how the numbers of a block's records lie on several devices; None is one device.
     """
 
@@ -113,6 +114,7 @@ class Kernel:
     expected_batch_size: float
     diagnostics: bool = False
     whitens: bool = False
+    reaches: bool = False
     spread: NamedSharding | None = None
     user_x64: bool = dataclasses.field(default_factory=compat.user_has_x64)
 
@@ -170,6 +172,8 @@ class Kernel:
     ) -> Contribution:
         batch = {name: column[indices] for name, column in own_columns.items()}
         split, found = self.guide.split, self.guide.split.contribution(party, theta, batch)
+        if self.reaches:
+            found = split.reaching(party, found, state.optimizer_state.reach)
         if not self.whitens:
             return found
         whitening = state.optimizer_state.whitening
@@ -177,13 +181,14 @@ class Kernel:
 
     def update(self, state: DPVIState, released: Float[Array, " D"]) -> tuple[DPVIState, StepInfo]:
         """Post-processing: scale to all records, pull back through the guide, optimiser step."""
+        info = StepInfo(jnp.linalg.norm(released) / (self.shape.clip_norm * self.expected_batch_size))
         back = state.optimizer_state.whitening.back if self.whitens else None
+        released = released * state.optimizer_state.reach.astype(released.dtype) if self.reaches else released
         gradient = self.guide.split.gather(released, back) * (self.num_records / self.expected_batch_size)
         ascent = self.guide.pull_back(state.params, _eta_key(state), gradient)
         descent = jax.tree_util.tree_map(lambda g: -g / self.num_records, ascent)
         updates, optimizer_state = self.optimizer.update(descent, state.optimizer_state, state.params)
         params = cast(Params, optax.apply_updates(state.params, updates))
-        info = StepInfo(jnp.linalg.norm(released) / (self.shape.clip_norm * self.expected_batch_size))
         return DPVIState(params, optimizer_state, _next_key(state)), info
 
     def _objective(
@@ -196,6 +201,7 @@ class Kernel:
             return jnp.where(mask, self.shape.link.log_density(z), 0.0).sum()
 
         batch = over_blocks(log_density, contributions, mask) / self.expected_batch_size
+        batch = batch * state.optimizer_state.reach if self.reaches else batch  # the link's is in its own units
         public = self.guide.entropy_bound(state.params, _eta_key(state)) / self.num_records
         return -(batch + public)
 
@@ -383,7 +389,8 @@ def spread_over(num_devices: int) -> NamedSharding | None:
 
 CHECKPOINT = "checkpoint.npz"
 
-_KEPT_LATER = {"points": np.nan, "descents": np.nan, "noise": 0.0, "loose": 0.0, "centre": 0.0, "intercept": 0.0}
+_KEPT_LATER = {"points": np.nan, "descents": np.nan, "noise": 0.0, "loose": 0.0, "centre": 0.0, "intercept": 0.0,
+               "reach": 1.0}  # fmt: skip
 """Leaves of a `NewtonState` that earlier versions did not store, and what stands in their place: a trace that is not
 known, steps that are no longer than H has them, as theirs were, and scores that nothing moved."""
 

@@ -37,11 +37,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vertinumpyro.dpvi.clipping import usual_residuals
-from vertinumpyro.dpvi.second_moments import NoisyMoments, moments_of, numeric_bound, stand_in_scores, widths_of
+from vertinumpyro.dpvi.clipping import Seen, usual_residuals
+from vertinumpyro.dpvi.score_identities import consistent, consistent_whitened, identities_of, noise_left
+from vertinumpyro.dpvi.second_moments import MomentsPlan, NoisyMoments, moments_of, numeric_bound, widths_of
 from vertinumpyro.model import SplitModel
+from vertinumpyro.model.split import Offset, stand_in_scores
 from vertinumpyro.privacy import GradientPlan
-from vertinumpyro.privacy.gradient_plan import bounds_of_outcomes
 
 _FLOORS = (1.0, 4.0, 16.0, 64.0)  # l, in units of what the moments' noise hides
 _LENGTHS = (  # bound over mean square; what scaling down loses, as of Student's t with five degrees of freedom
@@ -50,6 +51,9 @@ _LENGTHS = (  # bound over mean square; what scaling down loses, as of Student's
 _BENT = 0.01  # of a residual's standard deviation: by how much a model may be off along with how long a record is
 _WORTH, _GAIN, _AGREED_BITS = 0.88, 0.01, 20
 _NUM_TRIED = 512
+MOST_WHITENED = 300
+"""Parameters up to which scores are whitened, as many as the posterior is computed for."""
+
 _MOST_SCALED = 400.0  # times that M is S
 
 
@@ -94,6 +98,41 @@ def moments_by(split: SplitModel, plan: GradientPlan, released: NoisyMoments) ->
     return released._replace(matrix=moved @ released.matrix @ moved.T)
 
 
+def consistent_moments(released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> NoisyMoments:
+    """With what holds of every record's scores, and so much less noise; whitened ones as they are in steps' slope."""
+    known = identities_of(split, moments_of(plan))
+    if released.whitening:
+        to = whitened_by(split, plan, released)
+        matrix = consistent_whitened(released.matrix, known, to)
+        left = noise_left(known, lambda noise: consistent_whitened(noise, known, to))
+        return moments_by(split, plan, released._replace(matrix=matrix, stddev=released.stddev * left))
+    return released._replace(matrix=consistent(released.matrix, known), stddev=released.stddev * known.noise_left)
+
+
+def may_whiten(split: SplitModel) -> bool:
+    """Whether scores of the model can be whitened."""
+    if not any(len(split.numeric(party)) for party in split.parties):
+        return False
+    return split.num_parameters <= MOST_WHITENED and int(readers_of(split).max()) < 2
+
+
+def readers_of(split: SplitModel) -> np.ndarray:
+    """By how many parties each latent is read [theta]."""
+    return split.gather_matrix.sum(1)
+
+
+def summed_moments(split: SplitModel, plan: MomentsPlan) -> np.ndarray:
+    """The sum over parties as a matrix `[theta + k, D]` of all that moments are of, offsets behind."""
+    offsets = plan.offsets or (Offset(),) * len(split.parties)
+    starts = np.cumsum(widths_of(split))[:-1]
+    found, rows = [], []
+    for party, offset in zip(np.split(split.gather_matrix, starts, axis=1), offsets, strict=True):
+        of_offset = np.zeros((split.num_parameters, int(offset.half > 0)))
+        found.append(np.concatenate([party, of_offset], axis=1))
+        rows += [False] * party.shape[1] + [True] * of_offset.shape[1]
+    return np.concatenate([np.concatenate(found, axis=1), np.eye(len(rows))[rows]])
+
+
 def _blocks(
     split: SplitModel, plan: GradientPlan, lengths: Sequence[np.ndarray]
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
@@ -120,25 +159,25 @@ def slope_by(whole: np.ndarray, scaled: np.ndarray, noise: float) -> np.ndarray:
     return root @ (vectors * np.minimum(beyond, _MOST_SCALED) ** 0.25) @ vectors.T @ inverse
 
 
-def lengths_of(split: SplitModel, plan: GradientPlan, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+def lengths_of(split: SplitModel, plan: GradientPlan, blocks: Sequence[np.ndarray], seen: Seen) -> list[np.ndarray]:
     """Each party's A by all parties' own moments, with their noise."""
-    return _lengths(split, plan, [block / plan.num_records for block in blocks])
+    return _lengths(split, plan, [block / plan.num_records for block in blocks], seen)
 
 
-def usual_whitening(split: SplitModel, plan: GradientPlan, scores: np.ndarray) -> Whitening:
+def usual_whitening(split: SplitModel, plan: GradientPlan, scores: np.ndarray, seen: Seen) -> Whitening:
     """Of records with such scores `[n, D]`, every party's side by side."""
     parts = np.split(scores, np.cumsum(widths_of(split))[:-1], axis=1)
-    return Whitening.of(split, plan, _lengths(split, plan, [of.T @ of / len(of) for of in parts]))
+    return Whitening.of(split, plan, _lengths(split, plan, [of.T @ of / len(of) for of in parts], seen))
 
 
-def _lengths(split: SplitModel, plan: GradientPlan, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _lengths(split: SplitModel, plan: GradientPlan, blocks: Sequence[np.ndarray], seen: Seen) -> list[np.ndarray]:
     """:param blocks: each party's moments, a record's mean, with noise."""
-    (summed,), cut = split.structure.summed, longest_residual(split, plan.residual_bound)
+    (summed,), cut = split.structure.summed, seen.cut(split, plan)
     variance: float = cut**2
-    if (known := usual_residuals(summed.outcome)) is not None:
+    if (known := usual_residuals(seen.law(summed.outcome), seen.usual)) is not None:
         residual, chances, weights = known
         variance = float(weights @ (chances * np.clip(residual, -cut, cut) ** 2).sum(1))
-    ratio = noise_stddev(plan) ** 2 / (plan.num_gradients * plan.num_records * variance)
+    ratio = seen.noise_stddev(plan) ** 2 / (plan.num_gradients * plan.num_records * variance)
     noise, found = moments_of(plan).stddev_before / plan.num_records, []
     tried = dict(zip(split.parties, stand_in_scores(split, _NUM_TRIED, seed=17), strict=True))
     for party, moments, bound in zip(split.parties, blocks, _bounds(split, plan), strict=True):
@@ -201,15 +240,3 @@ def _starts(plan: GradientPlan) -> np.ndarray:
 def _bounds(split: SplitModel, plan: GradientPlan) -> np.ndarray:
     """Of each party's |W'x|, as its moments have them; 0 where nothing is whitened."""
     return np.array([numeric_bound(split, moments_of(plan), party) for party in split.parties])
-
-
-def noise_stddev(plan: GradientPlan) -> float:
-    """Of all noise of a step's sum."""
-    return plan.noise_multiplier * plan.clip_norm * math.sqrt(plan.noise.num_shares / plan.noise.num_covering)
-
-
-def longest_residual(split: SplitModel, bound: float | tuple[float, ...]) -> float:
-    """Of the one outcome."""
-    (summed,) = split.structure.summed
-    (cut,) = bounds_of_outcomes(bound)
-    return cut * summed.outcome.unit

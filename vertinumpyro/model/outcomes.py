@@ -30,14 +30,15 @@ class Outcome(abc.ABC):
     :cvar instead: how the site is written, for errors.
     :cvar num_sums: S, how many sums enter the link.
     :cvar is_loose: whether `curvature` is far above what most records have, so that few steps by it may not arrive.
-    :cvar knows_tails: whether its chances follow from its mean, as of two values; an amount's tails may be any.
+    :cvar doubted_tails: of what a cut takes off on both sides, which part may be otherwise in a table: nothing of two
+        values, whose chances follow from their mean, much of an amount, whose tails may be any.
     """
 
     kind: ClassVar[str]
     instead: ClassVar[str]
     num_sums: ClassVar[int] = 1
     is_loose: ClassVar[bool] = True
-    knows_tails: ClassVar[bool] = True
+    doubted_tails: ClassVar[float] = 0.0
 
     @property
     def unit(self) -> float:
@@ -61,9 +62,21 @@ class Outcome(abc.ABC):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         """D log p(value | eta) / d eta: what the model's own density must have."""
 
-    def linked_residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
-        """The residual as the link has it, of predictors or values beyond its reach as well."""
+    def linked_residual(self, eta: jax.Array, value: jax.Array, reach: Any = 1.0) -> jax.Array:
+        """The residual as the link has it, of that reach (`reaching`), of predictors or values beyond it as well."""
         return self.residual(eta, value)
+
+    @property
+    def least_reach(self) -> float | None:
+        """The least `reaching` takes; None where the link's numbers leave no choice."""
+        return None
+
+    def reaching(self, numbers: jax.Array, reach: Any) -> jax.Array:
+        """The outcome's party's numbers in the link `[..., S + O]`, so that its e is the residual over reach `unit`s.
+
+        The link is the same, so whatever is proved of it is. What is beyond its reach is cut off.
+        """
+        raise NotImplementedError
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array] | None:
         """Values of the outcome at the predictor [...] and their probabilities, both [..., S]; None where unknown.
@@ -117,9 +130,14 @@ def _counts(most: float) -> np.ndarray:
     return np.concatenate([np.arange(min(64.0, most) + 1), further])
 
 
+def _at_most(value: jax.Array, most: float, reach: Any) -> jax.Array:
+    """Counts as a link has them that reaches less far than the largest; else as they are, and as `_weighted` has."""
+    return jnp.where(reach < 1, jnp.minimum(value, most * reach), value)
+
+
 def _usual_rates(most: float) -> tuple[float, float]:
-    """Of their logarithm: most tables' rates are between 1 and the largest count, and nobody says where."""
-    return 0.5 * float(np.log(most)), 0.25 * float(np.log(most))
+    """Of their logarithm: about a quarter of the largest count's root, as of claims and of visits, and nobody knows."""
+    return 0.5 * float(np.log(most)) - float(np.log(4.0)), max(0.5, 0.25 * float(np.log(most)))
 
 
 def _weighted(counts: Any, log_prob: Any, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -250,7 +268,7 @@ class Normal(Outcome):
 
     kind: ClassVar[str] = "normal"
     is_loose: ClassVar[bool] = False
-    knows_tails: ClassVar[bool] = False
+    doubted_tails: ClassVar[float] = 0.5
     instead: ClassVar[str] = "Normal(eta, scale) with a public scale"
     WIDTH: ClassVar[float] = 8.0
 
@@ -303,6 +321,7 @@ class Poisson(Outcome):
     """
 
     kind: ClassVar[str] = "poisson"
+    doubted_tails: ClassVar[float] = 0.25
     instead: ClassVar[str] = "Poisson(jnp.exp(eta)) of a column with an upper bound"
     MOST_OF_EVENTS: ClassVar[float] = 8.0
 
@@ -326,20 +345,29 @@ class Poisson(Outcome):
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         return value - jnp.exp(eta)
 
-    def linked_residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
-        return self.residual(self._log_rate(eta), value)
+    def linked_residual(self, eta: jax.Array, value: jax.Array, reach: Any = 1.0) -> jax.Array:
+        return self.residual(self._log_rate(eta, reach), _at_most(value, self.most, reach))
+
+    @property
+    def least_reach(self) -> float | None:
+        """Of what is no count there is none."""
+        return None if self.events else 2.0**-10
+
+    def reaching(self, numbers: jax.Array, reach: Any) -> jax.Array:
+        """A largest rate, and count, of `reach` times as much."""
+        return jnp.concatenate([numbers[..., :1] - jnp.log(reach), jnp.minimum(numbers[..., 1:] / reach, 1.0)], axis=-1)
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
         counts, log_rate = _counts(self.most), self._log_rate(eta)
         log_prob = counts * log_rate[..., None] - jax.scipy.special.gammaln(counts + 1)
         return _weighted(counts, log_prob, jnp.exp(log_rate))
 
-    def _log_rate(self, eta: jax.Array) -> jax.Array:
-        return jnp.minimum(eta, jnp.log(self.most))
+    def _log_rate(self, eta: jax.Array, reach: Any = 1.0) -> jax.Array:
+        return jnp.minimum(eta, jnp.log(self.most * reach))
 
     @property
     def usual(self) -> tuple[float, float]:
-        """Rates about the root of the largest count; of events somewhat below one for each."""
+        """Rates far below the largest count; of events somewhat below one for each."""
         return (-0.7, 0.7) if self.events else _usual_rates(self.most)
 
     @classmethod
@@ -363,6 +391,7 @@ class NegativeBinomial(Outcome):
     """
 
     kind: ClassVar[str] = "negative_binomial"
+    doubted_tails: ClassVar[float] = 0.25
     instead: ClassVar[str] = "NegativeBinomial2(jnp.exp(eta), r) with a public r, of a column with an upper bound"
 
     most: float
@@ -377,10 +406,23 @@ class NegativeBinomial(Outcome):
         return jnp.full((*value.shape, 1), jnp.log(self.concentration))
 
     def own(self, value: jax.Array) -> jax.Array:
-        return jnp.asarray(value, float)[..., None] / self.unit
+        value = jnp.asarray(value, float)
+        return jnp.stack([value, jnp.full_like(value, self.concentration)], axis=-1) / self.unit
 
     def residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
         return value - (value + self.concentration) * jax.nn.sigmoid(eta - jnp.log(self.concentration))
+
+    def linked_residual(self, eta: jax.Array, value: jax.Array, reach: Any = 1.0) -> jax.Array:
+        return self.residual(eta, _at_most(value, self.unit, reach))
+
+    @property
+    def least_reach(self) -> float | None:
+        """Of which r is a part that the link takes."""
+        return max(2.0**-10, self.concentration / self.unit * (1 + 2.0**-15))
+
+    def reaching(self, numbers: jax.Array, reach: Any) -> jax.Array:
+        """A largest count of `reach` times as much, and r in these units."""
+        return jnp.concatenate([numbers[..., :1], jnp.minimum(numbers[..., 1:] / reach, 1.0)], axis=-1)
 
     def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
         counts, size = _counts(self.most), self.concentration
@@ -422,6 +464,7 @@ class Gamma(Outcome):
     """
 
     kind: ClassVar[str] = "gamma"
+    doubted_tails: ClassVar[float] = 0.15
     instead: ClassVar[str] = "Gamma(r, r * jnp.exp(-eta)) with a public r"
     LEAST: ClassVar[float] = 1e-30
 

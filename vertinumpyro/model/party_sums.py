@@ -39,6 +39,7 @@ class SummedOutcome:
     latents:  global latents that each contributing party's part reads.
     columns:  columns that each of these parts reads.
     outcome:  the site's distribution, given the sum.
+    observed: the column that the site observes; None where it is a function of columns.
     """
 
     sum_name: str
@@ -47,6 +48,7 @@ class SummedOutcome:
     latents: Mapping[str, tuple[str, ...]]
     columns: Mapping[str, tuple[str, ...]]
     outcome: Outcome
+    observed: str | None = None
 
 
 def check_sums(few: TracedModel, component_site: str | None, schema: Schema) -> None:
@@ -112,6 +114,7 @@ def _summed_outcome(
         latents={p: tuple(sorted(reads.part_latents[name, p])) for p in parts},
         columns={p: tuple(sorted(reads.part_columns[name, p])) for p in parts},
         outcome=_outcome(model, schema, name, sites[site], site),
+        observed=sites[site].observes,
     )
 
 

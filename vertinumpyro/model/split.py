@@ -363,6 +363,13 @@ class SplitModel:
         centres, scales = (jnp.asarray(of_all[own], found.shared_scores.dtype) for of_all in known[:2])
         return found._replace(shared_scores=(found.shared_scores - summed.outcome.unit * centres) / scales)
 
+    def reaching(self, party: str, found: Contribution, reach: Float[Array, ""]) -> Contribution:
+        """With the link's numbers as `Outcome.reaching` has them, at the outcome's party."""
+        (summed,) = self.structure.summed
+        if party != summed.party:
+            return found
+        return found._replace(log_density=summed.outcome.reaching(found.log_density, reach))
+
     def whitened(
         self, party: str, found: Contribution, whitening: Float[Array, "theta theta"], bound: Float[Array, ""]
     ) -> Contribution:
@@ -490,6 +497,33 @@ def _split_sum(model: Model, schema: Schema, structure: ModelStructure) -> Split
 
 def _groups(structure: ModelStructure, schema: Schema, party: str) -> tuple[SiteGroup, ...]:
     return site_groups(structure.party_sites[party], structure.site_latents, structure.site_columns, schema)
+
+
+# -- what parts are made of ------------------------------------------------------------------------------
+
+
+def scores_of(split: SplitModel, party: str) -> Callable[[Any, Mapping[str, Any]], jax.Array]:
+    """From flat theta and the party's columns [n] to its derivatives of the predictor [n, d], compiled once."""
+    (summed,) = split.structure.summed
+    unit = summed.outcome.unit
+
+    def derivatives(flat: jax.Array, columns: Mapping[str, Any]) -> jax.Array:
+        return split.contribution(party, flat, columns).shared_scores[:, 0] / unit
+
+    key = f"scores of {party}"
+    if key not in split.compiled:
+        split.compiled[key] = jax.jit(derivatives)
+    return split.compiled[key]
+
+
+def stand_in_scores(split: SplitModel, num_records: int, seed: int) -> list[np.ndarray]:
+    """Each party's scores of stand-in records, of which no column depends on another `[n, d]`."""
+    zeros, found = jnp.zeros(split.num_parameters), []
+    for place, party in enumerate(split.parties):
+        own = stand_in_columns(split.schema.restrict(party), num_records, seed=seed + place, observed_fraction=0.5)
+        columns = {name: jnp.asarray(column) for name, column in own.items()}
+        found.append(np.asarray(scores_of(split, party)(zeros, columns), np.float64))
+    return found
 
 
 # -- what parts add without a coefficient --------------------------------------------------------------

@@ -5,6 +5,7 @@ words, and how long they take.
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, final
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _WIDTH = 2 * 1.959963984540054
 _SAYS_LITTLE = 0.9  # a standard error of that part of the prior's
 _CLOSEST, _TOLD_APART = 0.85, 0.02  # correlations: larger ones are rare; nearer ones are as good as one
-_MOST_ROWS, _MOST_NAMES, _LONGEST = 30, 8, 34
+_MOST_ROWS, _MOST_NAMES, _LONGEST, _COLUMNS = 30, 8, 34, 80
 
 
 def says_little(stddev: np.ndarray, prior: np.ndarray) -> np.ndarray:
@@ -77,12 +78,14 @@ class Forecast:
     :ivar std_error: of the posterior that a fit returns.
     :ivar sampling: of the same without the noise of privacy.
     :ivar prior: the prior's standard deviation.
+    :ivar supposed: what had to be supposed besides, in words; empty where nothing had.
     """
 
     names: tuple[str, ...]
     std_error: np.ndarray
     sampling: np.ndarray
     prior: np.ndarray
+    supposed: str = ""
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -119,7 +122,9 @@ class Forecast:
         more = len(self.names) - len(shown)
         lines = [shown.to_string(float_format="{:.3g}".format), *([f"… and {more} more"] if more else [])]
         notes = [self.note + "."] if self.note else []
-        return "\n".join([*notes, "Standard errors to expect:", *lines])
+        told = ["A column that fills a tenth of its public bounds has up to ten times as much", self.supposed]
+        title = f"Standard errors to expect. {'; '.join(filter(None, told))}:"
+        return "\n".join([*notes, *textwrap.wrap(title, _COLUMNS), *lines])
 
     def __repr__(self) -> str:
         """In short."""

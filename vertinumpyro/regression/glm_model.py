@@ -229,7 +229,7 @@ def glm_model(
     :param concentration: of a negative binomial or gamma label.
     :param time, entry: of survival, when an event was seen or until when none was, and from when on it would have been.
     :param held_baseline: leave out what says where the baseline hazard is: of steps that have it from a table
-        (`dpvi.event_times`).
+        (`dpvi.outcome_tables`).
     """
     owner, chosen = (
         schema.party_of(label),

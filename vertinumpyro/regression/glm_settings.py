@@ -23,7 +23,7 @@ from vertinumpyro.core.validation import require_collection
 from vertinumpyro.data import Column, Schema
 from vertinumpyro.data.schema_checks import Place, suggest
 from vertinumpyro.dpvi import DPVI, Posterior, SecondMoments
-from vertinumpyro.dpvi.event_times import EventTimes
+from vertinumpyro.dpvi.outcome_tables import EventTimes
 from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS
 from vertinumpyro.dpvi.second_moments import NUM_STEPS as FEW_STEPS
 from vertinumpyro.model.hazards import table_numbers

@@ -175,10 +175,10 @@ class PoissonLink(ScoreFunction):
 class NegativeBinomialLink(ScoreFunction):
     """Counts that vary more than a Poisson's: e = y' - (y' + r') sigmoid(z), z = eta - log(r), r the concentration.
 
-    The residual is y - (y + r) sigmoid(z), from -r to y; y' and r' are y and r over the `unit`, which is larger than
-    both by 2^-16 of itself. y' in [0, 1] is the outcome's party's own, so e is from -r' to 1, but for roundings of less
-    than three units of e's format below: 16 of the coarsest, 2^-20, are between -r' and -1. e moves by half of what z
-    does at most.
+    The residual is y - (y + r) sigmoid(z), from -r to y; y' and r' are y and r over the `unit`, or over any number that
+    is larger than both, and the outcome's party's own: y' is from 0 to 1, r' to 1 - 2^-16. So e is from -r' to 1, but
+    for roundings of less than three units of e's format below: 16 of the coarsest, 2^-20, are between -r' and -1. e
+    moves by half of what z does at most.
 
     :param most: the largest count.
     :param concentration: r.
@@ -186,7 +186,7 @@ class NegativeBinomialLink(ScoreFunction):
 
     name: ClassVar[str] = "negative_binomial"
     num_sums: ClassVar[int | None] = 1
-    own_inputs: ClassVar[int] = 1
+    own_inputs: ClassVar[int] = 2
     error_factor: ClassVar[float] = 2.5  # twice a sigmoid's, and two roundings
 
     most: float
@@ -196,13 +196,17 @@ class NegativeBinomialLink(ScoreFunction):
     def unit(self) -> float:
         return max(self.most, self.concentration) * (1 + 2.0**-16)
 
+    def bounded(self, contribution: jax.Array) -> jax.Array:
+        """See `ScoreFunction.bounded`; r' below 1, or roundings could take e below -1."""
+        numbers = super().bounded(contribution)
+        return numbers.at[..., 2].set(jnp.minimum(numbers[..., 2], 1 - 2.0**-16))
+
     def weights(self, arithmetic: Arithmetic, z: Any) -> Any:
-        both = arithmetic.plus(z[..., 1:], self.concentration / self.unit)
-        return z[..., 1:] - arithmetic.portion(both, arithmetic.sigmoid_sum(z[..., :1]))
+        return z[..., 1:2] - arithmetic.portion(z[..., 1:2] + z[..., 2:], arithmetic.sigmoid_sum(z[..., :1]))
 
     def log_density(self, z: jax.Array) -> jax.Array:
         """Up to a constant of the outcome."""
-        both = z[..., 1] + self.concentration / self.unit
+        both = z[..., 1] + z[..., 2]
         return self.unit * (z[..., 1] * z[..., 0] - both * jax.nn.softplus(z[..., 0]))
 
 

@@ -1,10 +1,20 @@
-r"""When events were, as one small noisy table of the outcome's party says it, and the baseline hazard that it gives.
+r"""What one small noisy table of the outcome's party says: when events were, or how large counts are.
 
-A survival's outcome is a count d of events whose rate has the factor L(t), the baseline's cumulative hazard at the
-record's time. Two things of it are in no score of a coefficient: the shape of the baseline, and how long those who had
-no event were watched. Both are the outcome's party's own, so that party publishes them: how many had their event in
-each bin of time, and how many left it without one, with its own noise (`dpvi.second_moments` has the proof). One cell
-of a record costs a sensitivity of sqrt(2), whatever the number of bins, where a score in every step costs C.
+The party publishes it of its own columns, with its own noise (`dpvi.second_moments` has the proof). A record is in one
+cell, which costs a sensitivity of sqrt(2), whatever the number of cells, where a score in every step costs C.
+
+**How large counts are.** To what residuals are cut decides how much the steps' noise hides, and before anything is
+known of the counts it is chosen for rates far below the largest count, whatever they are. So the table has how many
+records have each count, or one of several where counts are large, and a record adds a quarter of what one adds to a
+table of events: that counts as a sixteenth of the moments' sensitivity, squared. With Gaussian predictors, of mean m
+and standard deviation s, the outcome's law expects so many in each cell; m and s are where it fits best, by the noise,
+by the records' own chance, and by a tenth of what is expected, as no law is quite the table's. s is .7 usually, and m
+may be anywhere from far below 1 to the largest count. `clipping.Seen` says what follows for the steps.
+
+**When events were, and the baseline hazard that it gives.** A survival's outcome is a count d of events whose rate has
+the factor L(t), the baseline's cumulative hazard at the record's time. Two things of it are in no score of a
+coefficient: the shape of the baseline, and how long those who had no event were watched. So the table has how many had
+their event in each bin of time, and how many left it without one.
 
 **The shape.** With predictors eta, without the baseline, that are Gaussian with standard deviation s, a record has no
 event until the baseline's cumulative hazard is L with probability S(L) = E[exp(-L exp(eta))]. Of n_k at risk where bin
@@ -27,7 +37,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +45,8 @@ import numpy as np
 
 from vertinumpyro.data import Schema
 from vertinumpyro.model.hazards import table_numbers
+from vertinumpyro.model.outcomes import Outcome
+from vertinumpyro.model.party_sums import SummedOutcome
 
 _LEAST_BINS, _SUPPOSED_CELLS = 10, 20
 _SWEEPS = 60
@@ -120,6 +132,11 @@ class EventTimes:
         """How many cells each party publishes."""
         owner = schema.party_of(self.event)
         return tuple(self.bins(schema).num_cells if party == owner else 0 for party in schema.parties)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """That it reads."""
+        return self.event, self.time
 
     def counts(self, schema: Schema, columns: Mapping[str, Any]) -> np.ndarray:
         """Records in each cell, exact. Secret."""
@@ -287,3 +304,139 @@ class Lifetimes(NamedTuple):
         events = self.lived[:-1] + (1 / steps - 1 / jnp.expm1(steps)) * jnp.diff(self.lived)
         values = jnp.concatenate([events, jnp.broadcast_to(-self.lived[1:], events.shape)], axis=-1)
         return values, jnp.concatenate([before - after, after * self.censored], axis=-1)
+
+
+# -- how large counts are ----------------------------------------------------------------------------
+
+_ONE_BY_ONE, _WIDER = 4, 1.4
+_FARTHEST_MEAN, _LEAST_SPREAD, _MOST_SPREAD = 8.0, 0.05, 2.5  # of log rates
+USUAL_SPREAD = 0.7
+"""The standard deviation of a table's predictors, usually."""
+_NUM_MEANS, _NUM_SPREADS = 81, 16
+_NO_LAW = 0.1  # of what is expected in a cell
+_BY_CHANCE = 0.8  # of a standard deviation: what noise is away from 0 on average
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class CountCells:
+    """What a table of counts is of: a column of one party, and the least count of each cell; public.
+
+    :ivar column: of the counts.
+    :ivar owner: whose it is.
+    :ivar least: rising, the first 0 `[k]`.
+    """
+
+    column: str
+    owner: str
+    least: tuple[int, ...]
+
+    @classmethod
+    def of(cls, summed: SummedOutcome) -> CountCells | None:
+        """Of a model's outcome; None where that is no count of a column."""
+        outcome: Any = summed.outcome
+        if outcome.least_reach is None or summed.observed is None:
+            return None
+        least = list(range(min(_ONE_BY_ONE, int(outcome.most)) + 1))
+        while (following := int(np.ceil(_WIDER * least[-1]))) <= outcome.most:
+            least.append(following)
+        return cls(summed.observed, summed.party, tuple(least))
+
+    def cells(self, schema: Schema) -> tuple[int, ...]:
+        """How many cells each party publishes."""
+        return tuple(len(self.least) if party == self.owner else 0 for party in schema.parties)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """That it reads."""
+        return (self.column,)
+
+    def counts(self, schema: Schema, columns: Mapping[str, Any]) -> np.ndarray:
+        """Records in each cell, exact. Secret."""
+        place = np.searchsorted(self.least, np.asarray(columns[self.column]), side="right") - 1
+        return np.bincount(np.maximum(place, 0), minlength=len(self.least))
+
+    def usual(self, outcome: Outcome, cells: np.ndarray, stddev: float) -> tuple[float, float]:
+        """Mean and standard deviation of predictors, by the table.
+
+        :param cells: with noise.
+        :param stddev: of the noise.
+        """
+        lowest, highest = -_FARTHEST_MEAN, float(np.log(max(outcome.unit, 2.0)))
+        means = np.linspace(lowest, highest, _NUM_MEANS)
+        spreads = np.geomspace(_LEAST_SPREAD, _MOST_SPREAD, _NUM_SPREADS)
+        expected = max(float(cells.sum()), 1.0) * self._shares(outcome, means[:, None], spreads)
+        variance = stddev**2 + expected + (_NO_LAW * expected) ** 2
+        fit = (np.square(cells - expected) / variance + np.log(variance)).sum(-1)
+        fit = fit + np.log(spreads / USUAL_SPREAD) ** 2
+        mean, spread = np.unravel_index(int(np.argmin(fit)), fit.shape)
+        return float(means[mean]), float(spreads[spread])
+
+    def misfit(self, outcome: Outcome, cells: np.ndarray, stddev: float, usual: tuple[float, float]) -> float:
+        """The share of the counts that a table has in other cells than the law, less what its noise makes of that.
+
+        :param usual: mean and standard deviation of predictors.
+        """
+        number = max(float(cells.sum()), 1.0)
+        between = np.abs(cells / number - self._shares(outcome, np.asarray(usual[0]), np.asarray(usual[1])))
+        return max(0.0, float(between.sum()) - _BY_CHANCE * len(cells) * stddev / number) / 2
+
+    def _shares(self, outcome: Outcome, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:
+        """Of all records, those that the law has in each cell `[..., k]`, at Gaussian predictors."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(9)
+        known, lowest = outcome.support(jnp.asarray(means[..., None] + spreads[..., None] * nodes)), jnp.zeros(())
+        assert known is not None  # counts have one
+        counts, chances = np.asarray((outcome.support(lowest) or known)[0]), np.asarray(known[1], np.float64)
+        place = np.searchsorted(self.least, np.rint(counts), side="right") - 1
+        within = np.zeros((len(counts), len(self.least)))
+        within[np.arange(len(place)), np.clip(place, 0, None)] = 1.0
+        return np.einsum("...nv,n->...v", chances, weights / weights.sum()) @ within
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """What `Outcome` says of a count, in a link that reaches to some part of the largest.
+
+    :ivar outcome: of the model.
+    :ivar reach: as of `Outcome.reaching`; the one number that changes from fit to fit.
+    """
+
+    outcome: Outcome
+    reach: Any
+
+    @property
+    def is_loose(self) -> bool:
+        """See `Outcome`."""
+        return self.outcome.is_loose
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """See `Outcome.usual`."""
+        return self.outcome.usual
+
+    @property
+    def unit(self) -> float:
+        """See `Outcome.unit`."""
+        return self.outcome.unit
+
+    def linked_residual(self, eta: jax.Array, value: jax.Array) -> jax.Array:
+        """As the link has it."""
+        return self.outcome.linked_residual(eta, value, self.reach)
+
+    def support(self, eta: jax.Array) -> tuple[jax.Array, jax.Array] | None:
+        """See `Outcome.support`."""
+        return self.outcome.support(eta)
+
+    def tree_flatten(self) -> tuple[tuple[Any], Outcome]:
+        """What changes from fit to fit, and what does not."""
+        return (self.reach,), self.outcome
+
+    @classmethod
+    def tree_unflatten(cls, outcome: Outcome, children: tuple[Any]) -> Counted:
+        """From both."""
+        return cls(outcome, *children)
+
+
+Law: TypeAlias = Outcome | Lifetimes | Counted
+"""What residuals outcomes have at a predictor, and how often."""

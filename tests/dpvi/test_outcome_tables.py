@@ -10,7 +10,7 @@ import pytest
 from vertinumpyro.core import compat
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
 from vertinumpyro.dpvi import DPVI, SecondMoments, hazard_posterior
-from vertinumpyro.dpvi.event_times import EventTimes, HazardTable
+from vertinumpyro.dpvi.outcome_tables import EventTimes, HazardTable
 from vertinumpyro.model import PiecewiseHazard, party_plate, party_sum
 
 SCHEMA = Schema(
