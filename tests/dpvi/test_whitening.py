@@ -252,6 +252,19 @@ def test_fewer_records_are_scaled_down_the_more_there_are_and_none_where_no_colu
     assert shares(20_000, 0.25 * far) > shares(20_000)
 
 
+def test_a_column_whose_mean_is_near_its_end_has_few_far_values_and_these_are_not_scaled_down():
+    """As nights in hospital, of which most people have none: a slope by fewer of them is another one."""
+    rng = np.random.default_rng(0)
+    nights = np.where(rng.random(20_000) < 0.07, rng.geometric(0.5, 20_000), 0).clip(0, 10) / 5 - 1.0
+    usual = np.clip(rng.normal(-0.5, np.std(nights), 20_000), -1, 1)
+    found = {}
+    for name, column in (("nights", nights), ("usual", usual)):
+        moments, far = np.array([[np.var(column)]]), np.linspace(-1, 1, 512)[:, None] - column.mean()
+        found[name] = length_of(moments, 0.0005, 1.0, 0.01, len(column), far)[0, 0]
+    assert found["nights"] == pytest.approx(1.0)
+    assert found["usual"] > 1.5
+
+
 def test_the_slope_of_records_that_are_scaled_down_is_found_by_the_moments_of_all():
     """Of a rare value, which noise would be taken to hide more than it does, and of columns that are not rare."""
     rng = np.random.default_rng(7)

@@ -23,10 +23,11 @@ a record says then has the variance w in the place of w^2, so no less than it ha
 
 **Which**: of l from what the first moments' noise hides up to 64 times that, and of seven a, those by which noise adds
 least to the variance, in the mean of its log over directions; W = 1 where that gains less than an eighth. Each a has
-what scaling down loses added: as of columns of Student's t with five degrees of freedom, and less where public domains
-end before that. A model is seldom quite the table's, and an estimate by other weights of records is then of something
-else, which no number of records cures. So N / 10,000 times what is lost is added, too, as of a model that is off by a
-hundredth of a residual's standard deviation along with how long a record is: large tables are scaled down less.
+what scaling down loses added: as of columns of Student's t with five degrees of freedom, less where public domains end
+before that, and what is surely of records beyond the bound, by the means and the public ends (`_surely_lost`). A model
+is seldom quite the table's, and an estimate by other weights of records is then of something else, which no number of
+records cures. So N / 10,000 times what is lost is added, too, as of a model that is off by a hundredth of a residual's
+standard deviation along with how long a record is: large tables are scaled down less.
 """
 
 from __future__ import annotations
@@ -218,18 +219,32 @@ def length_of(
     edge = noise * math.sqrt(len(moments))
     seen = np.maximum(values, 0.0) + edge
     reach, off = np.square(far @ vectors), 1 + num_records * _BENT**2
+    near = np.maximum(np.minimum(far.max(0, initial=0.0), -far.min(0, initial=0.0)), edge)
     least, squares = _WORTH * np.log1p(ratio / seen).mean() - _GAIN, np.ones(len(seen))
     for floor in _FLOORS:
         tried = 1 / (seen + floor * edge)
         farthest = (reach @ tried).max(initial=1e-30) / (tried @ seen)
         for times, lost in _LENGTHS:
             sized = tried * room / (times * (tried @ seen))
-            loss = lost * max(0.0, 1 - times / farthest) ** 2
+            loss = lost * max(0.0, 1 - times / farthest) ** 2 + _surely_lost(moments, near, vectors**2 @ sized / room)
             if (cost := np.log1p(ratio / (sized * seen)).mean() + loss * off) < least:
                 least, squares = cost, sized
     if np.all(squares == 1):
         return np.eye(len(squares)) / math.sqrt(room)
     return _agreed((vectors * np.sqrt(squares / room)) @ vectors.T)
+
+
+def _surely_lost(moments: np.ndarray, near: np.ndarray, squares: np.ndarray) -> float:
+    """At least so much of the columns' squares is of records that are scaled down, in their mean.
+
+    Of X >= 0 with mean m, as a column less its nearer public end, E[X^2; X <= t] <= t m: what is left of E X^2 is of
+    values above t. So a column whose mean is near an end has few values, and far ones, wherever its variance is large.
+
+    :param near: how far the means are from the nearer ends `[d]`.
+    :param squares: 1 / t^2, t from the means, beyond which a column alone is scaled down `[d]`.
+    """
+    within = (1 / np.sqrt(squares) + near) * near
+    return float(np.maximum(0.0, 1 - within / (np.maximum(np.diag(moments), 0.0) + near**2)).mean())
 
 
 def _starts(plan: GradientPlan) -> np.ndarray:
