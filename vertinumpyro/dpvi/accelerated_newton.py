@@ -55,7 +55,7 @@ from vertinumpyro.dpvi.noise_aware import (
     predictors_of,
     why_not,
 )
-from vertinumpyro.dpvi.outcome_tables import USUAL_SPREAD, CountCells, EventTimes, HazardTable
+from vertinumpyro.dpvi.outcome_tables import CountCells, EventTimes, HazardTable
 from vertinumpyro.dpvi.priors import middle_and_spread, prior_stddev
 from vertinumpyro.dpvi.score_identities import identities_of
 from vertinumpyro.dpvi.second_moments import (
@@ -449,10 +449,9 @@ class MomentsStart(Start):
         events, (summed,), start = self.settings.events, split.structure.summed, moments_of(plan)
         if why_not(split, start.offsets, knows_times=events is not None):
             return None
-        seen = Seen()
-        if events is None and any(start.cells):
-            seen = Seen.at((summed.outcome.usual[0], USUAL_SPREAD), split, plan)
-        law = seen.law(summed.outcome) if events is None else events.supposed_lifetimes(split.schema)
+        law, seen, supposed = summed.outcome, Seen(), ""
+        if events is not None:
+            law = events.supposed_lifetimes(split.schema)
         held = [] if events is None else baseline_places(split, events)  # of which steps say nothing
         read, times = np.setdiff1d(split.read, held), readers_of(split)
         usual = usual_scores(split)
@@ -467,6 +466,12 @@ class MomentsStart(Start):
             moments_noise=start.stddev * identities_of(split, start).noise_left * times.max(),
             trust=expected_trust(law),
         )
+        if start.is_of_counts:
+            middle, spread = given.usual_predictors(law)
+            seen = Seen.at((middle, spread), split, plan)
+            law, given = seen.law(summed.outcome), given._replace(noise=seen.reach * given.noise)
+            rate = math.exp(middle + spread**2 / 2)
+            supposed = f"counts are taken to be about {rate:.2g}, and a tenth of that has 3 to 10 times as much"
         if start.whitened:
             given = given.whitened(*(of[np.ix_(read, read)] for of in usual_whitening(split, plan, usual[0], seen)[:2]))
         stddev, sampling = forecast_stddevs(law, seen.cut(split, plan), given)
@@ -475,9 +480,6 @@ class MomentsStart(Start):
             read = np.union1d(read, held)
             stddev, sampling = (of_all[read] for of_all in parts)
         names = np.array(split.names, object)[read]
-        supposed, rate = "", math.exp(summed.outcome.usual[0])
-        if summed.outcome.least_reach is not None:
-            supposed = f"counts are taken to be about {rate:.2g}, and a tenth of that has 3 to 10 times as much"
         return Forecast(tuple(names), stddev, sampling, prior_stddev(split)[read], supposed)
 
     @staticmethod

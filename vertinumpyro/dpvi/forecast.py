@@ -74,6 +74,12 @@ class StandIns(NamedTuple):
     trust: float
     back: np.ndarray
 
+    def usual_predictors(self, outcome: Law) -> tuple[float, float]:
+        """Mean and standard deviation of predictors, of most draws."""
+        predictors = self.coefficients @ self.scores.T + self.offsets
+        spread = min(float(np.median(predictors.std(1))), _WIDEST * outcome.usual[1])
+        return float(np.median(predictors.mean(1))), spread
+
     def whitened(self, to: np.ndarray, back: np.ndarray) -> StandIns:
         """In coefficients of whitened scores: W and U `[d, d]`."""
         return self._replace(

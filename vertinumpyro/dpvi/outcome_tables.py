@@ -310,8 +310,7 @@ class Lifetimes(NamedTuple):
 
 _ONE_BY_ONE, _WIDER = 4, 1.4
 _FARTHEST_MEAN, _LEAST_SPREAD, _MOST_SPREAD = 8.0, 0.05, 2.5  # of log rates
-USUAL_SPREAD = 0.7
-"""The standard deviation of a table's predictors, usually."""
+_USUAL_SPREAD = 0.7
 _NUM_MEANS, _NUM_SPREADS = 81, 16
 _NO_LAW = 0.1  # of what is expected in a cell
 _BY_CHANCE = 0.8  # of a standard deviation: what noise is away from 0 on average
@@ -368,7 +367,7 @@ class CountCells:
         expected = max(float(cells.sum()), 1.0) * self._shares(outcome, means[:, None], spreads)
         variance = stddev**2 + expected + (_NO_LAW * expected) ** 2
         fit = (np.square(cells - expected) / variance + np.log(variance)).sum(-1)
-        fit = fit + np.log(spreads / USUAL_SPREAD) ** 2
+        fit = fit + np.log(spreads / _USUAL_SPREAD) ** 2
         mean, spread = np.unravel_index(int(np.argmin(fit)), fit.shape)
         return float(means[mean]), float(spreads[spread])
 
