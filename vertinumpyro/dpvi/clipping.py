@@ -39,9 +39,10 @@ the model at a predictor, and s the noise of all steps' mean, a coefficient of a
     (N q v + s^2) / (N q c)^2.
 
 To which is added what the cut's correction may be off by, (N m / 20)^2 q with m how far the cut moves the residual's
-mean: it does not fall with N, so large tables are cut less. (Of counts and events the trace says how far to trust it.)
-A cut of amounts moves no mean where their law is even, as a table's seldom is: wages have a longer tail than a normal
-distribution, and on one side. There it is (N m / 2)^2 q, with m what the cut takes off on both sides together.
+mean: it does not fall with N, so large tables are cut less. (Of events the trace says how far to trust it.) A cut of
+amounts moves no mean where their law is even, as a table's seldom is: wages have a longer tail than a normal
+distribution, and on one side. There half of what the cut takes off on both sides together is added, of a gamma law a
+seventh, and of counts, which vary more than most laws have it, a quarter (`Outcome.doubted_tails`).
 How far above its least that is, is averaged over usual predictors: each for itself, as a table's may all be like one of
 them, and those with the largest residuals would decide a mean of variances. Of all b within 1% of the least, the
 largest is taken, so that at a large budget nothing is cut that the pooled estimate has, and what noise that costs is a
@@ -74,7 +75,7 @@ from vertinumpyro.data import OBSERVED_SUFFIX
 from vertinumpyro.dpvi.outcome_tables import Counted
 from vertinumpyro.dpvi.settings import default_clip_norm, num_scores
 from vertinumpyro.model.contract import stand_in_columns
-from vertinumpyro.model.outcomes import Outcome
+from vertinumpyro.model.outcomes import Outcome, Poisson
 from vertinumpyro.model.party_sums import Standardisation, SummedOutcome
 from vertinumpyro.model.record_dependence import LATENT, UNCLEAR, depends_on, records_read
 from vertinumpyro.model.split import SplitModel, scores_of
@@ -242,8 +243,10 @@ def forecast_bound(outcome: Outcome, budget: Budget, columns: float, usual: tupl
     cut = np.clip(residual, -cuts, cuts)
     said, spreads = (chance * cut * residual).sum(2), (chance * cut**2).sum(2)
     moved = chance * (cut - residual)
-    doubted = _OFF * np.abs(moved.sum(2)) + outcome.doubted_tails * np.abs(moved).sum(2)
-    off = budget.num_records**2 * _USUAL_SQUARE * (doubted**2 @ weights)[:, None]
+    tails = 0.0 if isinstance(outcome, Poisson) and outcome.events else outcome.doubted_tails
+    doubted = _OFF * np.abs(moved.sum(2)) + tails * np.abs(moved).sum(2)
+    is_doubted = tails > 0 or not outcome.is_loose  # of events the trace says how far to trust a cut
+    off = is_doubted * budget.num_records**2 * _USUAL_SQUARE * (doubted**2 @ weights)[:, None]
     information = budget.num_records * _USUAL_SQUARE
     noise = columns * (budget.noise * _BOUNDS[:, None] * outcome.unit) ** 2
     variance = (information * spreads + noise + off) / (information * said) ** 2
