@@ -190,7 +190,7 @@ def _lengths(split: SplitModel, plan: GradientPlan, blocks: Sequence[np.ndarray]
         means = beside.T / np.maximum(moments[np.ix_(constant, constant)].sum(1, keepdims=True), noise)
         far = np.nan_to_num(tried[party], posinf=0.0, neginf=0.0)
         far = far[:, numbers] - far[:, constant] @ means
-        length = length_of(own - beside @ means, noise, bound**2, ratio, plan.num_records, far)
+        length = length_of(own - beside @ means, noise, bound**2, ratio, plan.num_records, far, bool(len(constant)))
         is_moved = len(constant) and not np.allclose(length, np.eye(len(length)) / bound)
         found.append(np.concatenate([length, -_agreed(means @ length if is_moved else np.zeros_like(means))]))
     return found
@@ -204,8 +204,9 @@ def _agreed(numbers: np.ndarray) -> np.ndarray:
 
 
 def length_of(
-    moments: np.ndarray, noise: float, room: float, ratio: float, num_records: int, far: np.ndarray
-) -> np.ndarray:
+    moments: np.ndarray, noise: float, room: float, ratio: float, num_records: int, far: np.ndarray,
+    is_centred: bool = False,
+) -> np.ndarray:  # fmt: skip
     """A `[d, d]`, symmetric, to what machines agree on.
 
     :param moments: a party's, a record's mean, with noise `[d, d]`.
@@ -214,19 +215,21 @@ def length_of(
     :param ratio: variance of the noise of all steps' mean over N and the variance of a residual.
     :param num_records: N.
     :param far: scores of stand-ins, which are spread over all that columns may hold `[n, d]`.
+    :param is_centred: whether all of these are less the columns' means.
     """
     values, vectors = np.linalg.eigh((moments + moments.T) / 2)
     edge = noise * math.sqrt(len(moments))
     seen = np.maximum(values, 0.0) + edge
     reach, off = np.square(far @ vectors), 1 + num_records * _BENT**2
-    near = np.maximum(np.minimum(far.max(0, initial=0.0), -far.min(0, initial=0.0)), edge)
+    near = np.maximum(np.minimum(far.max(0, initial=0.0), -far.min(0, initial=0.0)), edge) if is_centred else None
     least, squares = _WORTH * np.log1p(ratio / seen).mean() - _GAIN, np.ones(len(seen))
     for floor in _FLOORS:
         tried = 1 / (seen + floor * edge)
         farthest = (reach @ tried).max(initial=1e-30) / (tried @ seen)
         for times, lost in _LENGTHS:
             sized = tried * room / (times * (tried @ seen))
-            loss = lost * max(0.0, 1 - times / farthest) ** 2 + _surely_lost(moments, near, vectors**2 @ sized / room)
+            loss = lost * max(0.0, 1 - times / farthest) ** 2
+            loss += 0.0 if near is None else _surely_lost(moments, near, vectors**2 @ sized / room)
             if (cost := np.log1p(ratio / (sized * seen)).mean() + loss * off) < least:
                 least, squares = cost, sized
     if np.all(squares == 1):
