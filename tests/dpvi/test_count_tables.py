@@ -79,7 +79,7 @@ def fitted(usual, law, counts, **settings):
     return plan, dpvi.fit(dataset, plan, KEY, insecure_seed=3, progress_bar=False).summary().loc["slopes[0]":]
 
 
-@pytest.mark.parametrize("law", ["poisson", pytest.param("negative_binomial", marks=pytest.mark.whole)])
+@pytest.mark.parametrize("law", ["poisson", "negative_binomial"])
 def test_noise_hides_less_of_rare_counts_and_intervals_are_true(law):
     """Of which a bound for what is usual takes nearly all of the noise for nothing."""
     plan, known = fitted(0.08, law, counts=None)
@@ -177,7 +177,6 @@ def test_notes_say_where_the_table_has_other_counts_than_the_model():
         assert ("of the counts are elsewhere than the model has them" in notes) == is_said, notes
 
 
-@pytest.mark.whole
 def test_a_run_that_died_after_the_table_goes_on_with_the_same_reach(tmp_path):
     model, schema = regression()
     dpvi, dataset = DPVI(model), people(schema, 0.3)
