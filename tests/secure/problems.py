@@ -46,7 +46,9 @@ def largest_own(link, P):
         most = np.ones(0)
         if of_one.own_inputs:
             with compat.x64():
-                most = np.asarray(of_one.bounded(jnp.ones(of_one.num_sums + of_one.own_inputs)))[of_one.num_sums :]
+                most = np.asarray(of_one.bounded(jnp.ones((1, of_one.num_sums + of_one.own_inputs))))[
+                    0, of_one.num_sums :
+                ]
         found[owner] = np.concatenate([found[owner], most])
     return found
 
