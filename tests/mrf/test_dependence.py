@@ -6,8 +6,9 @@ import pytest
 from scipy.stats import norm
 
 from vertinumpyro.core.errors import ArgumentError
+from vertinumpyro.core.rng import InsecureSeededSource
 from vertinumpyro.data import BinnedColumn, PartySchema, Schema, TableFacts, VerticalDataset
-from vertinumpyro.mrf import VertiMRF
+from vertinumpyro.mrf import VertiMRF, preflight
 from vertinumpyro.mrf.forecast import Held, forecast_pairs, held
 from vertinumpyro.mrf.measurements import MEDIUM, Measurement, dependence, one_way, shrunk, significance
 from vertinumpyro.mrf.table_selection import merged
@@ -164,9 +165,11 @@ def test_a_table_is_drawn_towards_independence_as_far_as_its_noise_asks_for(shap
     assert shrunk(exact, {}) is exact
 
 
+@pytest.mark.filterwarnings("ignore::vertinumpyro.core.rng.InsecureRandomnessWarning")
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
-def test_a_plan_says_how_much_of_rank_correlations_a_twin_will_keep(epsilon):
+def test_a_plan_says_how_much_of_rank_correlations_a_twin_will_keep(epsilon, monkeypatch):
     """As tables that are drawn towards independence have it, whose values lie evenly within cells."""
+    monkeypatch.setattr(preflight, "SystemRandomSource", lambda: InsecureSeededSource(0))  # of the stand-ins' noise
     rng, system, bins = np.random.default_rng(0), VertiMRF(), 6
     schema = evenly_binned(10, bins)
     plan = system.plan(TableFacts(schema, N), epsilon=epsilon)
@@ -177,8 +180,7 @@ def test_a_plan_says_how_much_of_rank_correlations_a_twin_will_keep(epsilon):
         single = Measurement(columns=("x",), values=np.full(bins, N / bins), stddev=1.0)
         drawn = [shrunk(m, dict.fromkeys(m.columns, single)).values / N for m in tables]
         correlations = np.array([12 * ranks @ table @ ranks for table in drawn])
-        # off by 0.045, and by chance
-        assert np.clip(correlations / size, 0, 1).mean() == pytest.approx(foreseen, abs=0.08)
+        assert np.clip(correlations / size, 0, 1).mean() == pytest.approx(foreseen, abs=0.06)
     assert "% if it is 0.1, " in found.words
     assert ("times the ε or the records" in found.words) == (found.times > 1)
 
