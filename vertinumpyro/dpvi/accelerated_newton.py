@@ -48,6 +48,7 @@ from vertinumpyro.dpvi.forecast import forecast_stddevs, stand_ins_of, usual_sco
 from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.noise_aware import (
+    MOST_PARAMETERS,
     NoiseAwareDraws,
     Trace,
     expected_trust,
@@ -77,7 +78,6 @@ from vertinumpyro.dpvi.second_moments import (
 from vertinumpyro.dpvi.settings import default_guide, default_init
 from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
 from vertinumpyro.dpvi.whitening import (
-    MOST_WHITENED,
     Whitening,
     consistent_moments,
     lengths_of,
@@ -301,7 +301,7 @@ class MomentsStart(Start):
             )
         if self.settings.whiten and not may_whiten(split):
             return (
-                f"whiten=True is for numbers, and up to {MOST_WHITENED} parameters, each read by one party; leave it "
+                f"whiten=True is for numbers, and up to {MOST_PARAMETERS} parameters, each read by one party; leave it "
                 "out, or give each party latents of its own"
             )
         if split.num_parameters > MOST_COEFFICIENTS:

@@ -74,9 +74,14 @@ class StandIns(NamedTuple):
     trust: float
     back: np.ndarray
 
+    @property
+    def predictors(self) -> np.ndarray:
+        """Of each draw and record `[k, n]`."""
+        return self.coefficients @ self.scores.T + self.offsets
+
     def usual_predictors(self, outcome: Law) -> tuple[float, float]:
         """Mean and standard deviation of predictors, of most draws."""
-        predictors = self.coefficients @ self.scores.T + self.offsets
+        predictors = self.predictors
         spread = min(float(np.median(predictors.std(1))), _WIDEST * outcome.usual[1])
         return float(np.median(predictors.mean(1))), spread
 
@@ -95,7 +100,7 @@ def forecast_stddevs(outcome: Law, cut: float, given: StandIns) -> tuple[np.ndar
 
     :param cut: where residuals are cut, in their own units.
     """
-    predictors = given.coefficients @ given.scores.T + given.offsets
+    predictors = given.predictors
     middle, width = predictors.mean(), predictors.std()
     predictors = middle + (predictors - middle) * min(1.0, _WIDEST * outcome.usual[1] / max(width, 1e-12))
     said, spread, whole = (np.interp(predictors, *of_eta) for of_eta in _weights(outcome, cut, predictors))

@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vertinumpyro.dpvi.clipping import Seen, usual_residuals
+from vertinumpyro.dpvi.noise_aware import MOST_PARAMETERS
 from vertinumpyro.dpvi.score_identities import consistent, consistent_whitened, identities_of, noise_left
 from vertinumpyro.dpvi.second_moments import MomentsPlan, NoisyMoments, moments_of, numeric_bound, widths_of
 from vertinumpyro.model import SplitModel
@@ -52,9 +53,6 @@ _LENGTHS = (  # bound over mean square; what scaling down loses, as of Student's
 _BENT = 0.01  # of a residual's standard deviation: by how much a model may be off along with how long a record is
 _WORTH, _GAIN, _AGREED_BITS = 0.88, 0.01, 20
 _NUM_TRIED = 512
-MOST_WHITENED = 300
-"""Parameters up to which scores are whitened, as many as the posterior is computed for."""
-
 _MOST_SCALED = 400.0  # times that M is S
 
 
@@ -114,7 +112,7 @@ def may_whiten(split: SplitModel) -> bool:
     """Whether scores of the model can be whitened."""
     if not any(len(split.numeric(party)) for party in split.parties):
         return False
-    return split.num_parameters <= MOST_WHITENED and int(readers_of(split).max()) < 2
+    return split.num_parameters <= MOST_PARAMETERS and int(readers_of(split).max()) < 2
 
 
 def readers_of(split: SplitModel) -> np.ndarray:
