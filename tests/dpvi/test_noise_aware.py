@@ -24,7 +24,15 @@ from vertinumpyro.data import (
 )
 from vertinumpyro.dpvi import DPVI, SecondMoments
 from vertinumpyro.dpvi.forecast import usual_values
-from vertinumpyro.dpvi.noise_aware import Information, NoiseAwareDraws, _by_nuts, _information, _within
+from vertinumpyro.dpvi.noise_aware import (
+    TOO_FAR,
+    Information,
+    NoiseAwareDraws,
+    _by_nuts,
+    _information,
+    _within,
+    information_of,
+)
 from vertinumpyro.dpvi.posterior import Residual
 from vertinumpyro.dpvi.priors import NormalPrior, drawn_precisions, drawn_prior
 from vertinumpyro.model import party_plate, party_sum
@@ -326,13 +334,33 @@ def test_no_direction_of_a_trace_says_more_than_records_without_noise_do():
     root, other, gradient = *rng.normal(size=(2, 4, 4)), rng.normal(size=4)
     most, precision = root @ root.T, 3 * other @ other.T
     with compat.x64():
-        said, pull = map(np.asarray, _within(jnp.asarray(most), jnp.asarray(precision), jnp.asarray(gradient)))
-        small, same = map(np.asarray, _within(jnp.asarray(most), jnp.asarray(most / 9), jnp.asarray(gradient)))
+        said, pull = map(np.asarray, _within(*map(jnp.asarray, (most, precision, gradient, np.eye(4)))))
+        small, same = map(np.asarray, _within(*map(jnp.asarray, (most, most / 9, gradient, np.eye(4)))))
     assert np.linalg.eigvalsh(most - said).min() > -1e-9
     assert np.linalg.eigvalsh(precision - said).min() < 0 < np.linalg.eigvalsh(said).min()
     np.testing.assert_allclose(np.linalg.solve(said, pull), np.linalg.solve(precision, gradient))
     np.testing.assert_allclose(small, most / 9)
     np.testing.assert_allclose(same, gradient)
+
+
+def test_after_the_budget_is_spent_steps_that_went_too_far_are_told_and_are_no_error(monkeypatch):
+    def far_away(split, outcome, trace, *rest):
+        return information_of(split, outcome, trace._replace(points=1e200 * (1 + trace.points)), *rest)
+
+    monkeypatch.setattr("vertinumpyro.dpvi.noise_aware.information_of", far_away)
+    _, posterior = fitted(logistic, dataset_of("logit"))
+    assert not posterior.is_interval
+    assert TOO_FAR in posterior.spread_note
+
+
+def test_a_direction_that_no_record_says_anything_of_takes_nothing_from_others():
+    """Of records it is noise alone what they say there, and a little of a direction that they do say something of."""
+    most, said = np.diag([25.0, 9.0, 0.0]), np.diag([16.0, 4.0, 0.0])
+    most[0, 2] = most[2, 0] = 1.0
+    with compat.x64():
+        found, pull = map(np.asarray, _within(*map(jnp.asarray, (most, said, np.ones(3), np.eye(3)[:, :2]))))
+    np.testing.assert_allclose(found, said, atol=1e-9)
+    np.testing.assert_allclose(pull, [1, 1, 0], atol=1e-9)
 
 
 @pytest.mark.parametrize(("scale", "is_said"), [(0.1, True), (2.0, False)])

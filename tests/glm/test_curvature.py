@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("sklearn", reason="the estimators are scikit-learn's: extra `report`")
@@ -15,7 +16,15 @@ from numpyro.infer.util import log_density
 from tests.glm.conftest import SCHEMA
 from tests.glm.test_glm import glm, without_privacy
 from vertinumpyro.core.errors import ArgumentError
-from vertinumpyro.data import CategoricalColumn, PartySchema, Schema, TableFacts, VerticalDataset
+from vertinumpyro.data import (
+    BinaryColumn,
+    CategoricalColumn,
+    PartySchema,
+    RealColumn,
+    Schema,
+    TableFacts,
+    VerticalDataset,
+)
 from vertinumpyro.dpvi.second_moments import MOST_COEFFICIENTS, MomentsPlan, SecondMoments
 from vertinumpyro.dpvi.training_loop import ChunkRunner
 from vertinumpyro.glm import FAMILIES, VerticalGLM, glm_model
@@ -70,6 +79,34 @@ def test_the_defaults_few_steps_come_where_the_model_without_privacy_is(dataset,
     unit = FAMILIES[family].unit
     np.testing.assert_allclose([found["income"], found["usage"]], exact, atol=0.08 * unit)
     assert isinstance(model.posterior_.plan.start, MomentsPlan)
+
+
+@pytest.mark.parametrize("prior_scale", [1.0, 10.0])
+def test_numbers_that_fill_a_tenth_of_their_bounds_are_known_at_a_large_epsilon(prior_scale):
+    """Beside columns of which every value has a coefficient, so that some directions no record says anything of."""
+    rng, number, unit = np.random.default_rng(2), 30_000, RealColumn(bounds=(-1, 1))
+    age, *apart = rng.normal(size=(3, number))
+    table: dict[str, Any] = {"age": np.clip(age / 3, -1, 1)}
+    for name, width, own in zip(("kids", "work"), (1 / 20, 1 / 12), apart, strict=True):
+        table[name] = np.clip(-0.7 + width * (age + own), -1, 1)
+    eta = -2 + np.column_stack([*table.values()]) @ [0.8, -2.5, 1.5]
+    table["y"] = rng.random(number) < 1 / (1 + np.exp(-eta))
+    binary = {f"b{k}": rng.random(number) < 0.3 for k in range(6)}
+    columns = {name: unit if name in ("age", "kids", "work") else BinaryColumn() for name in {**table, **binary}}
+    held = {"bank": ["age", "y", "b0", "b1", "b2"], "telco": ["kids", "work", "b3", "b4", "b5"]}
+    schema = Schema({party: PartySchema({name: columns[name] for name in names}) for party, names in held.items()})
+    dataset = VerticalDataset.from_pooled(schema, pd.DataFrame({**table, **binary}))
+    fitted = VerticalGLM(label="y", epsilon=1000.0, prior_scale=prior_scale, insecure_seed=3).fit(dataset)
+    x = np.column_stack([np.ones(number), *(table[name] for name in ("age", "kids", "work")), *binary.values()])
+    pooled, precision = np.zeros(10), np.diag([0.25, *[1.0] * 3, *[0.5] * 6]) / prior_scale**2
+    for _ in range(20):
+        rate = 1 / (1 + np.exp(-x @ pooled))
+        hessian = (x * (rate * (1 - rate))[:, None]).T @ x + precision
+        pooled += np.linalg.solve(hessian, x.T @ (table["y"] - rate) - precision @ pooled)
+    spread = np.sqrt(np.diag(np.linalg.inv(hessian)))[1:4]
+    found = fitted.summary().frame.loc[["age", "kids", "work"]]
+    assert (found["std err"] < 1.2 * spread).all()
+    assert (np.abs(found["coef"] - pooled[1:4]) < 0.3 * spread).all()
 
 
 def test_everything_is_in_the_budget_and_who_sets_steps_takes_these():

@@ -431,7 +431,7 @@ class MomentsStart(Start):
             table = _hazard_table(events, released, plan, split)
             return hazard_aware_draws(split, events, table, trace, cut, rng_key)
         drawn = noise_aware_draws(split, seen.law(summed.outcome), trace, cut, rng_key)
-        if not of_moments.is_of_counts or released.table is None:
+        if isinstance(drawn, str) or not of_moments.is_of_counts or released.table is None:
             return drawn
         cells, at = CountCells.of(summed), predictors_of(split, trace, drawn.draws.mean(0))
         assert cells is not None  # of which the table is

@@ -25,14 +25,15 @@ from vertinumpyro.core import compat
 from vertinumpyro.dpvi.forecast import StandIns
 from vertinumpyro.dpvi.noise_aware import (
     NUM_DRAWS,
+    TOO_FAR,
     Information,
     NoiseAwareDraws,
     Trace,
-    constant_of,
     drawn,
     information_of,
 )
 from vertinumpyro.dpvi.outcome_tables import EventTimes, HazardTable, Shape
+from vertinumpyro.dpvi.score_identities import constant_of
 from vertinumpyro.dpvi.second_moments import MomentsPlan
 from vertinumpyro.model import SplitModel
 
@@ -51,8 +52,8 @@ def _places(split: SplitModel, site: str) -> np.ndarray:
 
 def hazard_aware_draws(
     split: SplitModel, events: EventTimes, table: HazardTable, trace: Trace, cut: float, rng_key: jax.Array
-) -> NoiseAwareDraws:
-    """Draws of all latents given the trace and the table.
+) -> NoiseAwareDraws | str:
+    """Draws of all latents given the trace and the table, or why there are none.
 
     :param cut: where residuals were cut.
     :param rng_key: for the draws.
@@ -69,6 +70,8 @@ def hazard_aware_draws(
         for turn in range(_TURNS if len(held) else 1):
             law = table.lifetimes(working, shape.log_ratios)
             found = information_of(split, law, trace, cut, held)
+            if not found.is_finite:
+                return TOO_FAR
             if len(held) and turn < _TURNS - 1:
                 some = drawn(split, found, rng_key).draws[:: NUM_DRAWS // _DRAWS]
                 shape = shape_at(some @ split.to_standardised.T, _NORMAL)

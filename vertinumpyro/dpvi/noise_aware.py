@@ -71,14 +71,17 @@ from numpyro.infer import MCMC, NUTS
 from vertinumpyro.core import compat
 from vertinumpyro.dpvi.outcome_tables import Law
 from vertinumpyro.dpvi.priors import NormalPrior, apart_from_prior, gaussian_prior, normal_given_rest, usual_prior
+from vertinumpyro.dpvi.score_identities import across, constant_of, unseen
 from vertinumpyro.model import SplitModel
 from vertinumpyro.model.outcomes import Outcome
-from vertinumpyro.model.split import Offset, may_be_times, public_offsets, stand_in_scores
+from vertinumpyro.model.split import Offset, may_be_times, public_offsets
 
 MOST_PARAMETERS = 300
 """Up to which the posterior is computed: it takes some T d^2 numbers of memory."""
 
 NUM_DRAWS = 2000
+
+TOO_FAR = "nothing finite comes of what the steps released: they went too far"
 
 TRUST = 0.2  # rho: on Adult, Abalone and simulated tables of half binary columns, F is off by .03 to .09
 LEARNED_TRUST = 0.06  # what is usual of a learned one
@@ -136,6 +139,11 @@ class Information(NamedTuple):
     centre: Any
     without_noise: Any
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the trace says anything."""
+        return all(bool(np.isfinite(of).all()) for of in self)
+
 
 class NoiseAwareDraws(NamedTuple):
     """The posterior, in flat unconstrained theta.
@@ -177,15 +185,18 @@ def why_not(split: SplitModel, offsets: tuple[Offset, ...], *, knows_times: bool
     return ""
 
 
-def noise_aware_draws(split: SplitModel, outcome: Law, trace: Trace, cut: float, rng_key: jax.Array) -> NoiseAwareDraws:
-    """Draws of all latents given the trace.
+def noise_aware_draws(
+    split: SplitModel, outcome: Law, trace: Trace, cut: float, rng_key: jax.Array
+) -> NoiseAwareDraws | str:
+    """Draws of all latents given the trace, or why there are none.
 
     :param outcome: of the model's one `party_sum`.
     :param cut: where residuals were cut, in its own units.
     :param rng_key: for the draws.
     """
     with compat.x64():
-        return drawn(split, information_of(split, outcome, trace, cut), rng_key)
+        found = information_of(split, outcome, trace, cut)
+        return drawn(split, found, rng_key) if found.is_finite else TOO_FAR
 
 
 def drawn(split: SplitModel, found: Information, rng_key: jax.Array) -> NoiseAwareDraws:
@@ -244,43 +255,28 @@ def information_of(split: SplitModel, outcome: Law, trace: Trace, cut: float, he
         num_records=float(trace.num_records),
         middle=sum(offset.middle for offset in trace.offsets),
         halves=jnp.asarray(halves, float),
+        seen=jnp.asarray(across(scale[:, None] * to @ unseen(split, held)[read]), float),
     )
     centre, size = whole_back @ trace.points[-1], split.num_parameters
     centre[read], to = back @ found.centre, scale[:, None] * to
     linear, precision, without_noise = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
     linear[read] = found.linear @ to
     precision[square], without_noise[square] = (to.T @ of @ to for of in (found.precision, found.without_noise))
-    seen = np.eye(size) - _unseen(split)
-    values, vectors = np.linalg.eigh(seen @ without_noise @ seen)
+    if not np.isfinite(without_noise).all():
+        return Information(precision, linear, centre, without_noise)
+    seen = across(unseen(split))
+    values, vectors = np.linalg.eigh(seen @ seen.T @ without_noise @ seen @ seen.T)
     return Information(precision, linear, centre, (vectors * np.maximum(values, 0.0)) @ vectors.T)
-
-
-def constant_of(split: SplitModel) -> np.ndarray:
-    """Coefficients that make eta 1 for every record, as an intercept's, found on stand-ins; zeros where none do."""
-    number = 4 * split.num_parameters + 16
-    tried = split.gather_matrix @ np.concatenate(stand_in_scores(split, number, seed=8), axis=1).T
-    found, *_ = np.linalg.lstsq(tried.T, np.ones(number), rcond=1e-9)
-    return found if np.allclose(tried.T @ found, 1.0, atol=1e-4) else np.zeros_like(found)
-
-
-def _unseen(split: SplitModel) -> np.ndarray:
-    """The projection on what no record says, as an intercept beside all values: moments' noise would have it known."""
-    if "unseen" not in split.compiled:
-        number = 64 * split.num_parameters + 1024  # so many that every value of a column is among them
-        tried = np.concatenate(stand_in_scores(split, number, seed=9), axis=1) @ split.gather_matrix.T
-        values, vectors = np.linalg.eigh((tried.T @ tried)[np.ix_(split.read, split.read)] / number)
-        unseen = split.from_standardised[:, split.read] @ vectors[:, values < _LEAST * values.max(initial=1e-30)]
-        split.compiled["unseen"] = unseen @ np.linalg.pinv(unseen)
-    return split.compiled["unseen"]
 
 
 def _information(
     outcome: Law, cut: Any, *, points: jax.Array, gradients: jax.Array, moments: jax.Array,
     constant: jax.Array, prior: NormalPrior, noise: Any, moments_noise: Any, num_records: Any, middle: Any = 0.0,
-    halves: Any = (),
+    halves: Any = (), seen: Any = None,
 ) -> Information:  # fmt: skip
     """See the module."""
     predictors = _Predictors.of(moments, moments_noise, constant, num_records, middle, jnp.asarray(halves, float))
+    seen = jnp.eye(len(constant)) if seen is None else seen
 
     def misfit(beta: jax.Array) -> jax.Array:
         return gradients - jax.vmap(lambda point: _field(predictors, outcome, cut, point, beta))(points)
@@ -346,13 +342,13 @@ def _information(
 
             tried = jax.lax.map(density, jnp.asarray(_SIZES))
             size = jnp.asarray(_SIZES)[jnp.argmax(jnp.where(jnp.isnan(tried), -jnp.inf, tried))]
-            return beta + size * step, slope, trust, jnp.trace(jnp.linalg.inv(joint))
+            return beta + size * step, slope, trust, jnp.trace(seen.T @ jnp.linalg.inv(joint) @ seen)
 
         def learned() -> tuple[jax.Array, ...]:
             by_trace = trusted(found, left, by_beta) if outcome.is_loose else trust
             return beta, _slope(left, points - beta, found, by_trace), by_trace, doubt
 
-        said, pull = _within(found.without_noise, precision, gradient)
+        said, pull = _within(found.without_noise, precision, gradient, seen)
         known = Information(said, pull + said @ beta, beta, found.without_noise)
         return jax.lax.cond(number % (_ROUNDS_A_SLOPE + 1) == _ROUNDS_A_SLOPE, learned, stepped), known
 
@@ -374,13 +370,19 @@ def expected_trust(outcome: Law) -> float:
     return usual_trust(outcome) * (math.exp(_TRUST_SPREAD**2) if outcome.is_loose else 1.0)
 
 
-def _within(most: jax.Array, precision: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A precision of which no direction has more than `most`, and the gradient that leaves the estimate where it is."""
-    values, vectors = jnp.linalg.eigh((most + most.T) / 2)
+def _within(most: jax.Array, precision: jax.Array, gradient: jax.Array, seen: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A precision of which no direction has more than `most`, and the gradient that leaves the estimate where it is.
+
+    Both have what is across directions that no record says anything of: there `most` is noise alone, and a direction
+    with a little of one of them would be left nothing.
+    """
+    most, precision = (seen.T @ (of + of.T) @ seen / 2 for of in (most, precision))
+    values, vectors = jnp.linalg.eigh(most)
     root, inverse = ((vectors * jnp.maximum(values, 1e-9 * values[-1]) ** power) @ vectors.T for power in (0.5, -0.5))
     values, vectors = jnp.linalg.eigh(inverse @ precision @ inverse)
-    left = root @ (vectors / jnp.maximum(values, 1.0)) @ vectors.T @ inverse
-    return (left @ precision + precision @ left.T) / 2, left @ gradient
+    left = seen @ root @ (vectors / jnp.maximum(values, 1.0)) @ vectors.T @ inverse
+    within = left @ precision @ seen.T
+    return (within + within.T) / 2, left @ seen.T @ gradient
 
 
 class _Basis(NamedTuple):

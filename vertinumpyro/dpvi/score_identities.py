@@ -203,3 +203,35 @@ def _nearest(matrix: np.ndarray, known: Identities, to: np.ndarray) -> np.ndarra
     before = _operator((number, number), matvec=lambda common: inverse * common.ravel())
     common, _ = cg(operator, summed(matrix), rtol=_CLOSE, maxiter=_ROUNDS, M=before)
     return made(common)
+
+
+# -- of coefficients ---------------------------------------------------------------------------------
+
+
+def constant_of(split: SplitModel) -> np.ndarray:
+    """Coefficients that make eta 1 for every record, as an intercept's, found on stand-ins; zeros where none do."""
+    number = 4 * split.num_parameters + 16
+    tried = split.gather_matrix @ np.concatenate(stand_in_scores(split, number, seed=8), axis=1).T
+    found, *_ = np.linalg.lstsq(tried.T, np.ones(number), rcond=1e-9)
+    return found if np.allclose(tried.T @ found, 1.0, atol=1e-4) else np.zeros_like(found)
+
+
+def unseen(split: SplitModel, held: Any = ()) -> np.ndarray:
+    """Directions `[theta, k]` of which no record says anything, as an intercept beside all values of a column.
+
+    :param held: places of latents that such a direction must not move.
+    """
+    if "unseen" not in split.compiled:
+        number = 64 * split.num_parameters + 1024  # so many that every value of a column is among them
+        tried = np.concatenate(stand_in_scores(split, number, seed=9), axis=1) @ split.gather_matrix.T
+        values, vectors = np.linalg.eigh((tried.T @ tried)[np.ix_(split.read, split.read)] / number)
+        found = vectors[:, values < _NULL * values.max(initial=1e-30)]
+        split.compiled["unseen"] = split.from_standardised[:, split.read] @ found
+    found = split.compiled["unseen"]
+    return found @ across(found[held].T) if len(held) else found
+
+
+def across(directions: np.ndarray) -> np.ndarray:
+    """An orthonormal basis `[d, d - rank]` of all that is orthogonal to some directions `[d, k]`."""
+    basis, lengths, _ = np.linalg.svd(directions)
+    return basis[:, np.count_nonzero(lengths > _NULL * lengths.max(initial=1e-30)) :]
