@@ -286,10 +286,10 @@ def _information(
         ratio = jnp.trace(spread) / jnp.trace(steep)
         values, vectors = jnp.linalg.eigh(steep - slope)
         values = jnp.maximum(values, _LEAST * num_records)
-        kappa, apart = by_moments * moments_noise, (points - beta) @ vectors
+        kappa, apart, moved = by_moments * moments_noise, (points - beta) @ vectors, (points - beta) @ seen
         put_back = _field(predictors, outcome, cut, beta, beta) @ vectors
         same = values * ratio + (0.0 if outcome.is_loose else _CUT_TRUST) ** 2 * put_back**2
-        known = noise**2 * jnp.eye(len(points)) + kappa**2 * (apart @ apart.T + doubt) + same[:, None, None]
+        known = noise**2 * jnp.eye(len(points)) + kappa**2 * (moved @ moved.T + doubt) + same[:, None, None]
         far = (apart * values) @ apart.T
         far = values[:, None, None] * (far + _BENT**2 * jnp.diag(jnp.diag(far)))
         return _Basis(kappa, vectors, values, known, far, whole - slope)
