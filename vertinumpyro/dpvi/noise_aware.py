@@ -18,8 +18,8 @@ for pooled records and a curvature that is fitted to the trace).
   by a tenth, so a tenth of it, squared, is added to J.
 - D has mean 0 and, with H = N E[xx' E[psi d log p / d eta]], the slope of F by beta where the point is at beta, too,
   covariance rho^2 H x H + kappa^2 I x I. The first is how far Gaussian predictors and a straight slope are trusted, the
-  second the noise of the moments, nu, by how F follows them: kappa = nu E[E[psi d log p / d eta]]. What the trace says
-  of D corrects H and J (`_slope`).
+  second the noise of the moments, nu, by how F follows them: kappa = nu E[E[psi d log p / d eta]], I across what no
+  record says (`score_identities`). What the trace says of D corrects H and J (`_slope`).
 - w_t is what bends, and no straight slope takes in: each step's own, with a tenth of the standard deviation of D's
   first part. Without it steps that began far away would count, where the noise is small, as much as those that ended at
   the optimum, as if F were exact there: the estimate then runs away as epsilon grows.
