@@ -334,8 +334,8 @@ def test_no_direction_of_a_trace_says_more_than_records_without_noise_do():
     root, other, gradient = *rng.normal(size=(2, 4, 4)), rng.normal(size=4)
     most, precision = root @ root.T, 3 * other @ other.T
     with compat.x64():
-        said, pull = map(np.asarray, _within(*map(jnp.asarray, (most, precision, gradient, np.eye(4)))))
-        small, same = map(np.asarray, _within(*map(jnp.asarray, (most, most / 9, gradient, np.eye(4)))))
+        said, pull = map(np.asarray, _within(*map(jnp.asarray, (most, 0.0, precision, gradient, np.eye(4)))))
+        small, same = map(np.asarray, _within(*map(jnp.asarray, (most, 0.0, most / 9, gradient, np.eye(4)))))
     assert np.linalg.eigvalsh(most - said).min() > -1e-9
     assert np.linalg.eigvalsh(precision - said).min() < 0 < np.linalg.eigvalsh(said).min()
     np.testing.assert_allclose(np.linalg.solve(said, pull), np.linalg.solve(precision, gradient))
@@ -353,12 +353,13 @@ def test_after_the_budget_is_spent_steps_that_went_too_far_are_told_and_are_no_e
     assert TOO_FAR in posterior.spread_note
 
 
-def test_a_direction_that_no_record_says_anything_of_takes_nothing_from_others():
+@pytest.mark.parametrize(("is_seen", "hidden"), [(1, 0.0), (0, 5.0)])  # in moments as they are, or for their noise
+def test_a_direction_that_no_record_says_anything_of_takes_nothing_from_others(is_seen, hidden):
     """Of records it is noise alone what they say there, and a little of a direction that they do say something of."""
-    most, said = np.diag([25.0, 9.0, 0.0]), np.diag([16.0, 4.0, 0.0])
+    most, said = np.diag([25.0, 9.0 * is_seen, 0.0]), np.diag([16.0, 4.0, 0.0])
     most[0, 2] = most[2, 0] = 1.0
     with compat.x64():
-        found, pull = map(np.asarray, _within(*map(jnp.asarray, (most, said, np.ones(3), np.eye(3)[:, :2]))))
+        found, pull = map(np.asarray, _within(*map(jnp.asarray, (most, hidden, said, np.ones(3), np.eye(3)[:, :2]))))
     np.testing.assert_allclose(found, said, atol=1e-9)
     np.testing.assert_allclose(pull, [1, 1, 0], atol=1e-9)
 

@@ -348,7 +348,7 @@ def _information(
             by_trace = trusted(found, left, by_beta) if outcome.is_loose else trust
             return beta, _slope(left, points - beta, found, by_trace), by_trace, doubt
 
-        said, pull = _within(found.without_noise, precision, gradient, seen)
+        said, pull = _within(found.without_noise, found.kappa * math.sqrt(seen.shape[1]), precision, gradient, seen)
         known = Information(said, pull + said @ beta, beta, found.without_noise)
         return jax.lax.cond(number % (_ROUNDS_A_SLOPE + 1) == _ROUNDS_A_SLOPE, learned, stepped), known
 
@@ -370,14 +370,14 @@ def expected_trust(outcome: Law) -> float:
     return usual_trust(outcome) * (math.exp(_TRUST_SPREAD**2) if outcome.is_loose else 1.0)
 
 
-def _within(most: jax.Array, precision: jax.Array, gradient: jax.Array, seen: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _within(most: Any, hidden: Any, precision: Any, gradient: Any, seen: Any) -> tuple[jax.Array, jax.Array]:
     """A precision of which no direction has more than `most`, and the gradient that leaves the estimate where it is.
 
     Both have what is across directions that no record says anything of: there `most` is noise alone, and a direction
-    with a little of one of them would be left nothing.
+    with a little of one of them would be left nothing. So would one that noise hides: `most` may be off by `hidden`.
     """
     most, precision = (seen.T @ (of + of.T) @ seen / 2 for of in (most, precision))
-    values, vectors = jnp.linalg.eigh(most)
+    values, vectors = jnp.linalg.eigh(most + hidden * jnp.eye(len(most)))
     root, inverse = ((vectors * jnp.maximum(values, 1e-9 * values[-1]) ** power) @ vectors.T for power in (0.5, -0.5))
     values, vectors = jnp.linalg.eigh(inverse @ precision @ inverse)
     left = seen @ root @ (vectors / jnp.maximum(values, 1.0)) @ vectors.T @ inverse
