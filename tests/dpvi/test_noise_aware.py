@@ -76,7 +76,7 @@ def test_intervals_of_a_trace_hold_the_coefficients_as_often_as_they_say():
     with compat.x64():
         said = jax.jit(lambda *trace: _information(
             BernoulliLogit(), cut, points=trace[0], gradients=trace[1], moments=trace[2], constant=jnp.eye(4)[0],
-            prior=PRIOR, noise=noise, moments_noise=moments_noise, num_records=3000.0))  # fmt: skip
+            prior=PRIOR, noise=noise, moments_noise=moments_noise, num_records=3000.0, seen=jnp.eye(4)))  # fmt: skip
         for _ in range(60):
             beta, *trace = trace_of(rng, cut=cut, noise=noise, moments_noise=moments_noise)
             found = said(*map(jnp.asarray, trace))
@@ -96,7 +96,7 @@ def test_what_a_trace_says_is_found_where_the_prior_has_the_coefficients_and_not
     with compat.x64():
         far, near = (jax.jit(lambda prior, *trace: _information(
             BernoulliLogit(), cut, points=trace[0], gradients=trace[1], moments=trace[2], constant=jnp.eye(4)[0],
-            prior=prior, noise=3e3, moments_noise=50.0, num_records=3000.0))(prior, *trace)
+            prior=prior, noise=3e3, moments_noise=50.0, num_records=3000.0, seen=jnp.eye(4)))(prior, *trace)
             for prior in (PRIOR, NormalPrior(np.eye(4), np.zeros(4))))  # fmt: skip
     assert np.linalg.norm(far.centre) > 3
     assert np.linalg.norm(near.centre) < 2
@@ -117,7 +117,8 @@ def test_an_estimate_is_the_pooled_one_where_there_is_no_noise_to_speak_of():
     with compat.x64():
         found = jax.jit(lambda *trace: _information(
             outcome, cut, points=trace[0], gradients=trace[1], moments=trace[2], constant=jnp.eye(4)[0], prior=PRIOR,
-            noise=0.5, moments_noise=0.05, num_records=3000.0))(points, residuals.T @ x, x.T @ x)  # fmt: skip
+            noise=0.5, moments_noise=0.05, num_records=3000.0, seen=jnp.eye(4),
+        ))(points, residuals.T @ x, x.T @ x)  # fmt: skip
     spread = np.sqrt(np.diag(np.linalg.inv((x * rate[:, None]).T @ x)))
     assert (np.abs(np.linalg.solve(found.precision, found.linear) - pooled) < 0.1 * spread).all()
 
@@ -143,7 +144,7 @@ def test_intervals_hold_the_coefficients_of_counts_over_times_and_do_not_where_t
     with compat.x64():
         said = jax.jit(lambda points, gradients, moments, middle, halves: _information(
             Poisson(30.0), cut, points=points, gradients=gradients, moments=moments, constant=jnp.eye(4)[0],
-            prior=prior, noise=noise, moments_noise=moments_noise, num_records=3000.0, middle=middle,
+            prior=prior, noise=noise, moments_noise=moments_noise, num_records=3000.0, seen=jnp.eye(4), middle=middle,
             halves=halves))  # fmt: skip
         for _ in range(60):
             beta, offset, points, gradients, moments = counts_over_times(

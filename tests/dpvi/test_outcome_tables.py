@@ -116,3 +116,59 @@ def test_turns_between_coefficients_and_baseline_end_where_more_of_them_would(mo
         dpvi.fit(dataset, plan, jax.random.key(0), insecure_seed=1, progress_bar=False)
         ends.append(spreads[-1].stddevs.mean())
     assert ends[0] == pytest.approx(ends[1], rel=0.005)
+
+
+MANY = Schema(
+    {
+        "clinic": SCHEMA.parties["clinic"],
+        "insurer": PartySchema({name: RealColumn(bounds=(-1.0, 1.0)) for name in "abcd"}),
+    }
+)
+
+
+def survival_by_many(data, num_records):
+    intercept = numpyro.sample("intercept", dist.Normal(0.0, 2.0))
+    baseline = numpyro.sample("baseline", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+    slopes = numpyro.sample("slopes", dist.Normal(0.0, 2.0).expand([4]).to_event(1))
+    shape = jnp.concatenate([jnp.zeros(1), jax.lax.stop_gradient(baseline)])
+    clinic = intercept + PiecewiseHazard((1.0, 2.5)).log_cumulative(shape, 6 * data["time"])
+    insurer = sum(slopes[i] * (2 * data[name] - 1) for i, name in enumerate("abcd"))
+    eta = party_sum("eta", {"clinic": clinic, "insurer": insurer})
+    with party_plate("clinic", num_records):
+        numpyro.sample("seen", dist.Poisson(jnp.exp(eta)), obs=data["seen"])
+
+
+def pooled_survival(x, seen, time):
+    """The likelihood's maximum and standard errors: baseline, intercept, slopes."""
+    lived = np.asarray(PiecewiseHazard((1.0, 2.5)).exposure(time), float)
+    person, interval = np.nonzero(lived)
+    design = np.column_stack([interval == 1, interval == 2, np.ones(len(person)), x[person]]).astype(float)
+    events, found = seen[person] * (interval == np.searchsorted((1.0, 2.5), time)[person]), np.zeros(7)
+    for _ in range(15):
+        rate = lived[person, interval] * np.exp(design @ found)
+        precision = (design * rate[:, None]).T @ design
+        found = found + np.linalg.solve(precision, design.T @ (events - rate))
+    return found, np.sqrt(np.diag(np.linalg.inv(precision)))
+
+
+def test_steps_follow_the_baseline_so_that_slopes_are_the_pooled_ones_where_there_is_no_noise_to_speak_of():
+    """By crude hazards, which leave out that who has a large hazard leaves early, they are tens of errors away."""
+    rng, number = np.random.default_rng(5), 200_000
+    x = rng.uniform(-1, 1, size=(number, 4))
+    needed = rng.exponential(size=number) * np.exp(0.5 - x @ [1.2, -1.0, 0.8, 1.4])
+    late = 2.5 + (needed - 2.05) / 1.5
+    event = np.where(needed < 1, needed, np.where(needed < 2.05, 1 + (needed - 1) / 0.7, late))
+    left = np.minimum(rng.uniform(1, 9, number), 6.0)
+    seen, time = (event <= left).astype(np.int32), np.minimum(event, left)
+    columns = {"seen": seen, "time": (time / 6).astype(np.float32)}
+    scaled = {name: ((column + 1) / 2).astype(np.float32) for name, column in zip("abcd", x.T, strict=True)}
+    dataset = VerticalDataset(MANY, {"clinic": columns, "insurer": scaled})
+    dpvi = DPVI(survival_by_many, warm_start=SecondMoments(events=EVENTS))
+    plan = dpvi.plan(dataset, epsilon=50.0)
+    posterior = dpvi.fit(dataset, plan, jax.random.key(0), insecure_seed=1, progress_bar=False)
+    pooled, spread = pooled_survival(x, seen, time)
+    rows = posterior.summary()
+    estimates, errors = rows["estimate"].to_numpy(), rows["std_error"].to_numpy()
+    assert (np.abs(estimates[3:] - pooled[3:]) / spread[3:]).max() < 3
+    assert (errors[3:] / spread[3:]).max() < 1.3
+    assert (np.abs(estimates - pooled) / errors).max() < 3

@@ -148,21 +148,26 @@ def test_no_cut_residual_of_a_dispersed_count_falls_faster_than_said():
 
 
 def test_steps_by_a_loose_bound_arrive_and_where_noise_hides_the_slope_they_are_as_before():
-    """Of counts about 1, whose bound is 30 times as steep as they are."""
+    """Of counts about 1, whose bound is 30 times as steep as they are; beside a number that no gradient moves."""
     rng, num_steps, cut, outcome = np.random.default_rng(3), 20, 15.0, Poisson(30.0)
     x = np.column_stack([np.ones(2000), rng.uniform(-1, 1, (2000, 2))])
     y = rng.poisson(np.exp(x @ [0.2, -0.5, 0.6]))
     steps = accelerated_newton(num_steps)
 
     def end(loose, noise):
-        params = {"theta": jnp.zeros(3)}
-        inverse = jnp.asarray(np.linalg.inv(x.T @ x / 2000 * outcome.curvature(cut)))
-        state = steps.init(params)._replace(inverse=inverse, noise=jnp.full(3, noise), loose=jnp.asarray(loose))
+        params = {"theta": jnp.zeros(4)}
+        inverse = np.zeros((4, 4))
+        inverse[:3, :3] = np.linalg.inv(x.T @ x / 2000 * outcome.curvature(cut))
+        state = steps.init(params)._replace(
+            inverse=jnp.asarray(inverse), noise=jnp.full(4, noise), loose=jnp.asarray(loose)
+        )
         for _ in range(num_steps):
-            residual = np.clip(y - np.exp(x @ np.asarray(params["theta"])), -cut, cut)
-            updates, state = steps.update({"theta": jnp.asarray(-x.T @ residual / 2000)}, state, params)
+            residual = np.clip(y - np.exp(x @ np.asarray(params["theta"])[:3]), -cut, cut)
+            descent = np.append(-x.T @ residual / 2000, 0.3)
+            updates, state = steps.update({"theta": jnp.asarray(descent)}, state, params)
             params = optax.apply_updates(params, updates)
-        return np.asarray(params["theta"])
+        assert params["theta"][3] == 0
+        return np.asarray(params["theta"])[:3]
 
     pooled = np.zeros(3)
     for _ in range(30):

@@ -43,9 +43,9 @@ from numpyro.infer.autoguide import AutoDelta
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import DatasetInfo
+from vertinumpyro.dpvi import hazard_posterior as hazard
 from vertinumpyro.dpvi.clipping import Clip, Seen, bent_latents, longest_residual
 from vertinumpyro.dpvi.forecast import forecast_stddevs, stand_ins_of, usual_scores
-from vertinumpyro.dpvi.hazard_posterior import baseline_places, forecast_with_baseline, hazard_aware_draws
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
 from vertinumpyro.dpvi.noise_aware import (
     MOST_PARAMETERS,
@@ -56,7 +56,7 @@ from vertinumpyro.dpvi.noise_aware import (
     predictors_of,
     why_not,
 )
-from vertinumpyro.dpvi.outcome_tables import CountCells, EventTimes, HazardTable
+from vertinumpyro.dpvi.outcome_tables import CountCells, EventTimes, FollowedBaseline
 from vertinumpyro.dpvi.priors import middle_and_spread, prior_stddev
 from vertinumpyro.dpvi.score_identities import identities_of
 from vertinumpyro.dpvi.second_moments import (
@@ -79,6 +79,7 @@ from vertinumpyro.dpvi.settings import default_guide, default_init
 from vertinumpyro.dpvi.training_loop import DPVIState, Kernel
 from vertinumpyro.dpvi.whitening import (
     Whitening,
+    coefficient_moments,
     consistent_moments,
     lengths_of,
     may_whiten,
@@ -114,6 +115,7 @@ class NewtonState(NamedTuple):
     loose: c where steps may be longer than H has it; 0 where not.
     reach: how far the link reaches (`clipping.Seen`).
     whitening: a `Whitening` of the scores; None where they are released as they are.
+    baseline: a `FollowedBaseline` of a survival, with which steps of the first half move it; None where there is none.
     """
 
     count: jax.Array
@@ -127,9 +129,10 @@ class NewtonState(NamedTuple):
     intercept: jax.Array
     reach: jax.Array
     whitening: Any = None
+    baseline: Any = None
 
 
-def accelerated_newton(num_steps: int, whitens: int = 0) -> optax.GradientTransformation:
+def accelerated_newton(num_steps: int, whitens: int = 0, *, follows: bool = False) -> optax.GradientTransformation:
     """Steps H⁻¹g with Nesterov's momentum, t / (t + 3) up to 0.7; in the second half their size falls to 1 / T.
 
     The last does not extrapolate. More momentum carries noise further than it saves steps (tried on Adult, the Dutch
@@ -139,6 +142,7 @@ def accelerated_newton(num_steps: int, whitens: int = 0) -> optax.GradientTransf
 
     :param num_steps: T.
     :param whitens: how many parties' scores are whitened, by the identity until the release has more; 0 for none.
+    :param follows: whether a baseline hazard follows the coefficients, as the release has it.
     """
 
     def init(params: Any) -> NewtonState:
@@ -148,7 +152,9 @@ def accelerated_newton(num_steps: int, whitens: int = 0) -> optax.GradientTransf
         zeros = jnp.zeros_like(flat)
         whitening = Whitening(inverse, inverse, jnp.full(whitens, jnp.inf, flat.dtype)) if whitens else None
         start = jnp.zeros((), jnp.int32)
-        return NewtonState(start, flat, inverse, nothing, nothing, zeros, off, zeros, zeros, off + 1, whitening)
+        baseline = FollowedBaseline.of_none(flat) if follows else None
+        of_steps = start, flat, inverse, nothing, nothing
+        return NewtonState(*of_steps, zeros, off, zeros, zeros, off + 1, whitening, baseline)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, NewtonState]:
         (descent, unravel), (here, _) = ravel_pytree(updates), ravel_pytree(params)
@@ -156,6 +162,9 @@ def accelerated_newton(num_steps: int, whitens: int = 0) -> optax.GradientTransf
         step = state.inverse @ descent
         after = here - size * _longer(state, here, descent, step) * step
         extrapolated = after + momentum * (after - state.before)
+        if follows:
+            moved = jnp.where(state.count < num_steps // 2, state.baseline.moved(here, extrapolated), 0.0)
+            after, extrapolated = after + moved, extrapolated + moved  # of both, as it has no momentum
         points, descents = state.points.at[state.count].set(here), state.descents.at[state.count].set(descent)
         count = state.count + 1
         return unravel(extrapolated - here), state._replace(count=count, before=after, points=points, descents=descents)
@@ -166,8 +175,9 @@ def accelerated_newton(num_steps: int, whitens: int = 0) -> optax.GradientTransf
 def _longer(state: NewtonState, here: jax.Array, descent: jax.Array, step: jax.Array) -> jax.Array:
     """How many times longer a step is than H has it: 1 at the first, and where c is no loose bound."""
     last = jnp.maximum(state.count - 1, 0)
-    moved, risen = here - state.points[last], descent - state.descents[last]
-    supposed = moved @ jnp.linalg.solve(state.inverse, moved)
+    held = jnp.diag(state.inverse) == 0  # no gradient moves these, and solve() would be by a singular matrix
+    moved, risen = jnp.where(held, 0.0, here - state.points[last]), descent - state.descents[last]
+    supposed = moved @ jnp.linalg.solve(state.inverse + jnp.diag(held.astype(here.dtype)), moved)
     standardised = moved + state.intercept * jnp.sum(state.centre * moved)  # over the scales, as the noise is
     noisy = state.noise * standardised
     noisy = noisy if state.whitening is None else state.whitening.back.T @ noisy
@@ -367,10 +377,9 @@ class MomentsStart(Start):
     ) -> DPVIState:  # fmt: skip
         """See `Start.state`: the first state, with the inverse, and the baseline hazard of a table."""
         split = kernel.guide.split
-        if (events := self._baseline) is not None:
-            ratios = _hazard_table(events, released, plan, split).shape().log_ratios
-            start = np.array(kernel.guide.location(cold.params))
-            start[baseline_places(split, events)] = ratios
+        if (baseline := hazard.followed_baseline(split, self.settings.events, released, plan)) is not None:
+            start, held = np.array(kernel.guide.location(cold.params)), self._held(split)
+            start[held] = baseline.by_spread[0, held]
             own = kernel.guide.guide, split, default_init, rng_key
             cold = kernel.init(cold.rng_key, ReparameterisedGuide.create(*own, start=jnp.asarray(start))[1])
         seen = self._seen(released.table, plan, split)
@@ -385,6 +394,7 @@ class MomentsStart(Start):
             "centre": split.centre / split.to_standardised[split.intercept, split.intercept],
             "intercept": np.eye(split.num_parameters)[split.intercept] * split.centre.any(),
             "loose": summed.outcome.curvature(cut) if summed.outcome.is_loose else 0.0,
+            "baseline": baseline,
         }
         if released.whitening:
             known["whitening"] = self._whitening(released, plan, split)
@@ -428,8 +438,8 @@ class MomentsStart(Start):
         )
         cut, rng_key = seen.cut(split, plan), jax.random.fold_in(rng_key, 2)
         if events is not None:
-            table = _hazard_table(events, released, plan, split)
-            return hazard_aware_draws(split, events, table, trace, cut, rng_key)
+            table = hazard.hazard_table(split, events, released, plan)
+            return hazard.hazard_aware_draws(split, events, table, trace, cut, rng_key)
         drawn = noise_aware_draws(split, seen.law(summed.outcome), trace, cut, rng_key)
         if isinstance(drawn, str) or not of_moments.is_of_counts or released.table is None:
             return drawn
@@ -452,7 +462,7 @@ class MomentsStart(Start):
         law, seen, supposed = summed.outcome, Seen(), ""
         if events is not None:
             law = events.supposed_lifetimes(split.schema)
-        held = [] if events is None else baseline_places(split, events)  # of which steps say nothing
+        held = self._held(split)  # of which steps say nothing
         read, times = np.setdiff1d(split.read, held), readers_of(split)
         usual = usual_scores(split)
         given = stand_ins_of(
@@ -476,7 +486,7 @@ class MomentsStart(Start):
             given = given.whitened(*(of[np.ix_(read, read)] for of in usual_whitening(split, plan, usual[0], seen)[:2]))
         stddev, sampling = forecast_stddevs(law, seen.cut(split, plan), given)
         if events is not None and len(held):
-            parts = forecast_with_baseline(split, events, given, read, start, (stddev, sampling))
+            parts = hazard.forecast_with_baseline(split, events, given, read, start, (stddev, sampling))
             read = np.union1d(read, held)
             stddev, sampling = (of_all[read] for of_all in parts)
         names = np.array(split.names, object)[read]
@@ -493,12 +503,11 @@ class MomentsStart(Start):
     ) -> np.ndarray:
         """H⁻¹ `[theta, theta]`. Post-processing."""
         split, times = kernel.guide.split, readers_of(kernel.guide.split)
-        sums = summed_moments(split, moments_of(plan))[: split.num_parameters]
         (summed,) = split.structure.summed
         precision = -np.asarray(_of_prior(kernel, "hessian")(kernel.guide.location(state.params)), np.float64)
         back = split.from_standardised @ self._whitening(released, plan, split).to
         found = steep(
-            sums @ consistent_moments(released, plan, split).matrix @ sums.T,
+            coefficient_moments(released, plan, split),
             summed.outcome.curvature(seen.cut(split, plan)),
             back.T @ precision @ back,
             noise=released.stddev * times.max(),
@@ -508,9 +517,8 @@ class MomentsStart(Start):
         if not np.isfinite(found).all():
             return found
         inverse = np.linalg.inv(found)
-        if (events := self._baseline) is not None:  # stays where the table has it
-            held = baseline_places(split, events)
-            inverse[held], inverse[:, held] = 0.0, 0.0
+        held = self._held(split)  # by no gradient
+        inverse[held], inverse[:, held] = 0.0, 0.0
         return back @ inverse @ back.T
 
     def _counts(self, split: SplitModel, clip: Clip) -> bool:
@@ -531,9 +539,12 @@ class MomentsStart(Start):
         return Seen.at(cells.usual(outcome, table, moments_of(plan).cell_stddev), split, plan)
 
     @property
-    def _baseline(self) -> EventTimes | None:
-        """What the baseline is learned from; None where there is none."""
-        return self.settings.events if self.settings.events and self.settings.events.baseline else None
+    def follows(self) -> bool:
+        """See `Start.follows`: a baseline hazard does."""
+        return bool(self.settings.events and self.settings.events.baseline)
+
+    def _held(self, split: SplitModel) -> np.ndarray:
+        return hazard.baseline_places(split, self.settings.events)
 
     def _facts_of(
         self, split: SplitModel, clip: Clip, table: EventTimes | CountCells | None, *, of_earlier: bool = False
@@ -559,12 +570,6 @@ class MomentsStart(Start):
             "offsets": offsets,
             "whitened": events is None and may_whiten(split) if self.settings.whiten is None else self.settings.whiten,
         }
-
-
-def _hazard_table(events: EventTimes, released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> HazardTable:
-    assert released.table is not None
-    stddev = moments_of(plan).cell_stddev
-    return HazardTable(released.table, stddev, plan.num_records, events.bins(split.schema))
 
 
 def _of_prior(kernel: Kernel, what: str) -> Callable[[Any], jax.Array]:

@@ -2,10 +2,9 @@ r"""The posterior of a survival's coefficients and baseline hazard, which knows 
 
 The trace says of the coefficients and of the baseline's level what `dpvi.noise_aware` has it say, with the law of d and
 time (`Lifetimes`) in the place of a count's. The table says of the baseline's shape what it says at the coefficients'
-centre, so both are found in turns, from the last step's point on: a turn takes four fifths of what is missing, and
-from predictors that are not spread at all three of them left coefficients and spread 2 % too small. They are taken to
-be independent: a step's gradient by the level is the number of events less that expected, and the shape is what the
-events' places say given their number.
+centre, so both are found in turns, from the last step's point on: a turn takes four fifths of what is missing. They
+are taken to be independent: a step's gradient by the level is the number of events less that expected, and the shape is
+what the events' places say given their number.
 
 With a the intervals' log hazards over the first one's, a' where the trace's information was found, and w their shares
 of the events, the trace cannot tell the intercept from the shape but in b = intercept + w'a: more hazard in an interval
@@ -32,22 +31,44 @@ from vertinumpyro.dpvi.noise_aware import (
     drawn,
     information_of,
 )
-from vertinumpyro.dpvi.outcome_tables import EventTimes, HazardTable, Shape
+from vertinumpyro.dpvi.outcome_tables import EventTimes, FollowedBaseline, HazardTable, Shape
 from vertinumpyro.dpvi.score_identities import constant_of
-from vertinumpyro.dpvi.second_moments import MomentsPlan
+from vertinumpyro.dpvi.second_moments import MomentsPlan, NoisyMoments, moments_of
+from vertinumpyro.dpvi.whitening import coefficient_moments
 from vertinumpyro.model import SplitModel
+from vertinumpyro.privacy import GradientPlan
 
-_TURNS, _DRAWS = 3, 40
+_TURNS, _DRAWS = 4, 40
 _NORMAL = np.random.default_rng(12).permutation(norm.ppf((np.arange(_DRAWS) + 0.5) / _DRAWS))
 
 
-def baseline_places(split: SplitModel, events: EventTimes) -> np.ndarray:
+def baseline_places(split: SplitModel, events: EventTimes | None) -> np.ndarray:
     """Where the baseline stands in flat theta; nowhere where it has no latents."""
-    return _places(split, events.baseline) if events.baseline else np.zeros(0, int)
+    return _places(split, events.baseline) if events and events.baseline else np.zeros(0, int)
 
 
 def _places(split: SplitModel, site: str) -> np.ndarray:
     return np.ravel(split.unflatten(np.arange(split.num_parameters))[site])
+
+
+def hazard_table(split: SplitModel, events: EventTimes, released: NoisyMoments, plan: GradientPlan) -> HazardTable:
+    """When events were, as a start released it."""
+    assert released.table is not None
+    return HazardTable(released.table, moments_of(plan).cell_stddev, plan.num_records, events.bins(split.schema))
+
+
+def followed_baseline(
+    split: SplitModel, events: EventTimes | None, released: NoisyMoments, plan: GradientPlan
+) -> FollowedBaseline | None:
+    """The baseline that steps have, by the released table and moments; None where it has no latents."""
+    if events is None or not events.baseline:
+        return None
+    back = split.to_standardised
+    with compat.x64():
+        moments = coefficient_moments(released, plan, split) / plan.num_records
+        covariance = back.T @ predictor_covariance(split, moments) @ back
+        table, level = hazard_table(split, events, released, plan), _places(split, events.intercept)
+        return table.followed(covariance, baseline_places(split, events), level)
 
 
 def hazard_aware_draws(
@@ -59,7 +80,7 @@ def hazard_aware_draws(
     :param rng_key: for the draws.
     """
     held, level = baseline_places(split, events), _places(split, events.intercept)
-    working = np.asarray(trace.points[0], np.float64)[held]
+    working = np.asarray(trace.points, np.float64)[:, held]
     with compat.x64():
 
         def shape_at(some: np.ndarray, normal: np.ndarray) -> Shape:
@@ -134,6 +155,12 @@ class Spreads(NamedTuple):
     num_parts: float
 
 
+def predictor_covariance(split: SplitModel, moments: np.ndarray) -> np.ndarray:
+    """Of a record's derivatives of the predictor `[theta, theta]`, by their noisy second moments."""
+    mean = moments @ constant_of(split)
+    return moments - np.outer(mean, mean)
+
+
 def predictor_spreads(split: SplitModel, trace: Trace, draws: np.ndarray, normal: np.ndarray) -> Spreads:
     """How far predictors are spread at some coefficients `[S, theta]`, the moments' noise drawn anew.
 
@@ -141,9 +168,7 @@ def predictor_spreads(split: SplitModel, trace: Trace, draws: np.ndarray, normal
 
     :param normal: standard normal numbers `[S]`.
     """
-    moments = trace.moments / trace.num_records
-    mean = moments @ constant_of(split)
-    covariance = moments - np.outer(mean, mean)
+    covariance = predictor_covariance(split, trace.moments / trace.num_records)
     noise = math.sqrt(2) * trace.moments_stddev / trace.num_records * np.square(draws).sum(1)
     variances = np.einsum("si,ij,sj->s", draws, covariance, draws) + noise * normal
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)

@@ -65,7 +65,7 @@ class StepDefaults(NamedTuple):
 
     guide: GuideFactory
     num_steps: int
-    optimizer: Callable[[int, int], optax.GradientTransformation] | None = None
+    optimizer: Callable[..., optax.GradientTransformation] | None = None
 
 
 class Start(abc.ABC):
@@ -77,6 +77,11 @@ class Start(abc.ABC):
     """
 
     steps: ClassVar[StepDefaults]
+
+    @property
+    def follows(self) -> bool:
+        """Whether some of the model follows the coefficients in the steps, as the release has it."""
+        return False
 
     @abc.abstractmethod
     def plan(
@@ -191,7 +196,7 @@ def steps_optimizer(
     :param whitens: how many parties' scores are whitened; 0 for none.
     """
     if start is not None and start.steps.optimizer is not None:
-        return start.steps.optimizer(num_steps, whitens)
+        return start.steps.optimizer(num_steps, whitens, follows=start.follows)
     num_steps = max(1, num_steps)  # where there are none, nobody asks for the rate
     return as_optax(optimizer, num_steps, learning_rate or default_rate(num_steps, warm=start is not None))
 

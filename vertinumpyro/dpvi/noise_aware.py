@@ -69,7 +69,7 @@ import numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS
 
 from vertinumpyro.core import compat
-from vertinumpyro.dpvi.outcome_tables import Law
+from vertinumpyro.dpvi.outcome_tables import Law, doubts_put_back, law_at
 from vertinumpyro.dpvi.priors import NormalPrior, apart_from_prior, gaussian_prior, normal_given_rest, usual_prior
 from vertinumpyro.dpvi.score_identities import across, constant_of, unseen
 from vertinumpyro.model import SplitModel
@@ -88,7 +88,7 @@ LEARNED_TRUST = 0.06  # what is usual of a learned one
 _TRUST_SPREAD = 0.7  # of its log
 _TRUSTS = np.geomspace(0.015, 0.5, 8)
 _BENT = 0.1  # of rho
-_CUT_TRUST = 0.1  # of what is put back for a cut; of counts and events a learned rho holds it
+_CUT_TRUST = 0.1  # of what is put back for a cut; of counts a learned rho holds it
 _ROUNDS, _ROUNDS_A_SLOPE = 20, 5
 _SIZES = np.array([1.0, 0.5, 0.25, 0.1, 0.03])
 _LEAST = 1e-9  # of N: the smallest eigenvalue of moments
@@ -271,24 +271,24 @@ def information_of(split: SplitModel, outcome: Law, trace: Trace, cut: float, he
 
 def _information(
     outcome: Law, cut: Any, *, points: jax.Array, gradients: jax.Array, moments: jax.Array,
-    constant: jax.Array, prior: NormalPrior, noise: Any, moments_noise: Any, num_records: Any, middle: Any = 0.0,
-    halves: Any = (), seen: Any = None,
+    constant: jax.Array, prior: NormalPrior, noise: Any, moments_noise: Any, num_records: Any, seen: jax.Array,
+    middle: Any = 0.0, halves: Any = (),
 ) -> Information:  # fmt: skip
     """See the module."""
     predictors = _Predictors.of(moments, moments_noise, constant, num_records, middle, jnp.asarray(halves, float))
-    seen = jnp.eye(len(constant)) if seen is None else seen
 
     def misfit(beta: jax.Array) -> jax.Array:
-        return gradients - jax.vmap(lambda point: _field(predictors, outcome, cut, point, beta))(points)
+        at = jax.vmap(lambda point, t: _field(predictors, law_at(outcome, t), cut, point, beta))
+        return gradients - at(points, jnp.arange(len(points)))
 
     def basis(beta: jax.Array, slope: jax.Array, doubt: jax.Array) -> _Basis:
-        steep, spread, whole, by_moments = _curvatures(predictors, outcome, cut, beta)
+        steep, spread, whole, by_moments = _curvatures(predictors, law_at(outcome, -1), cut, beta)
         ratio = jnp.trace(spread) / jnp.trace(steep)
         values, vectors = jnp.linalg.eigh(steep - slope)
         values = jnp.maximum(values, _LEAST * num_records)
         kappa, apart, moved = by_moments * moments_noise, (points - beta) @ vectors, (points - beta) @ seen
-        put_back = _field(predictors, outcome, cut, beta, beta) @ vectors
-        same = values * ratio + (0.0 if outcome.is_loose else _CUT_TRUST) ** 2 * put_back**2
+        put_back = _field(predictors, law_at(outcome, -1), cut, beta, beta) @ vectors
+        same = values * ratio + (_CUT_TRUST * doubts_put_back(outcome) * put_back) ** 2
         known = noise**2 * jnp.eye(len(points)) + kappa**2 * (moved @ moved.T + doubt) + same[:, None, None]
         far = (apart * values) @ apart.T
         far = values[:, None, None] * (far + _BENT**2 * jnp.diag(jnp.diag(far)))

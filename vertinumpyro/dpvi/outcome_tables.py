@@ -25,9 +25,12 @@ k begins, of whom a part q_k of those who reach its middle leaves there,
 are expected to have their event in it, L_k' in its middle. The hazards of the intervals are those at which as many are
 expected in each as there are; a few events are supposed beside them, at the usual hazard, a quarter of what the noise
 has. That who has a large hazard ratio leaves early is in S. With s = 0 they are the crude hazards, from which the steps
-start, and where they stay: only their level moves, with the intercept. The posterior has those at its own coefficients,
-and what leaving early makes of them with a standard deviation of .3 / m of itself, as predictors are not Gaussian: less
-so, the more parts m, alike in variance and along principal axes of the released moments, they are a sum of.
+start. In the first half of them the baseline follows the coefficients: it is what the table says at the spread that
+they have, and the intercept makes up for it (`FollowedBaseline`). Then it stays, so that steps end where a residual's
+mean is nearly 0 at the truth, whatever predictors are like; what is still missing the posterior puts back, as
+Gaussian predictors have it. It has the hazards at its own coefficients, and what leaving early makes of them with a
+standard deviation of .3 / m of itself, as predictors are not Gaussian: less so, the more parts m, alike in variance and
+along principal axes of the released moments, they are a sum of.
 
 **Assumed**: those who leave without an event do so regardless of predictors (as in Kaplan and Meier's estimate), and
 within a bin halfway; hazards are constant between cut points, as the model says.
@@ -54,6 +57,7 @@ _LARGEST = 30.0  # of a log rate, and of what is lived in a cell: so that no der
 _FARTHEST = 6.0  # of a log hazard from the usual one
 _TRUST = 0.3  # of predictors of one column, binary or uniform, it is off by .1 to .5; of three or more below .08
 _MOST_LEAVING = 0.95  # of those who reach a bin's middle
+_APART, _NUM_SPREADS = 0.125, 25  # standard deviations of predictors: from 0 to 3
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
 
@@ -163,6 +167,33 @@ class Shape(NamedTuple):
     shares: np.ndarray
 
 
+class FollowedBaseline(NamedTuple):
+    """The baseline that steps have, by how far the predictors of their point are spread; in flat theta, public.
+
+    by_spread: log hazards over the first interval's, at spreads from 0 on, and what of the intercept makes up for them,
+        so that as many events are expected `[G, d]`.
+    covariance: of a record's derivatives of the predictor `[d, d]`, 0 at what both are of.
+    """
+
+    by_spread: Any
+    covariance: Any
+
+    @classmethod
+    def of_none(cls, flat: jax.Array) -> FollowedBaseline:
+        """Until a table says more: it stays where it is."""
+        return cls(jnp.zeros((_NUM_SPREADS, flat.size), flat.dtype), jnp.zeros((flat.size, flat.size), flat.dtype))
+
+    def moved(self, before: jax.Array, after: jax.Array) -> jax.Array:
+        """How it moves with the point `[d]`."""
+        return self._at(after) - self._at(before)
+
+    def _at(self, point: jax.Array) -> jax.Array:
+        place = jnp.sqrt(jnp.maximum(point @ self.covariance @ point, 0.0)) / _APART
+        low = jnp.clip(place.astype(int), 0, _NUM_SPREADS - 2)
+        part = jnp.clip(place - low, 0.0, 1.0)
+        return (1 - part) * self.by_spread[low] + part * self.by_spread[low + 1]
+
+
 class HazardTable(NamedTuple):
     """What the outcome's party released of when events were; public.
 
@@ -194,8 +225,26 @@ class HazardTable(NamedTuple):
         doubted = apart.T @ apart / len(each) + np.outer(left_early, left_early)
         return Shape(each.mean(0), chance + noise @ noise.T + doubted, chance, events[1:] / events.sum())
 
+    def followed(self, covariance: Any, held: np.ndarray, level: np.ndarray) -> FollowedBaseline:
+        """For steps that have the baseline as their own coefficients say.
+
+        :param covariance: of a record's derivatives of the predictor `[d, d]`, in flat theta.
+        :param held: places of the baseline in it.
+        :param level: and of the intercept.
+        """
+        by_spread, shares = np.zeros((_NUM_SPREADS, len(covariance))), self.shape().shares
+        by_spread[:, held] = [self.shape((spread,)).log_ratios for spread in _APART * np.arange(_NUM_SPREADS)]
+        by_spread[:, level] = -(by_spread[:, held] @ shares)[:, None]
+        of_slopes = np.array(covariance)
+        of_slopes[[*held, *level]], of_slopes[:, [*held, *level]] = 0.0, 0.0  # levels do not change a shape
+        return FollowedBaseline(by_spread, of_slopes)
+
     def lifetimes(self, working: Any, shape: Any) -> Lifetimes:
-        """Events and leaving as they follow from a shape, with what is lived in units of the one the steps had."""
+        """Events and leaving as they follow from a shape, with what is lived in units of the ones the steps had.
+
+        :param working: the log ratios at each step `[T, J - 1]`, or at all of them `[J - 1]`.
+        :param shape: the true ones `[J - 1]`.
+        """
         edges, cells = self.bins.edges, np.asarray(self._centred())
         grid = np.sort(np.concatenate([edges, (edges[1:] + edges[:-1]) / 2]))
         width, interval = np.diff(grid), np.repeat(self.bins.within.argmax(0), 2)
@@ -203,10 +252,13 @@ class HazardTable(NamedTuple):
         left = np.clip(cells[len(events) : -1] / np.maximum(starting - events / 2, 1.0), 0.0, _MOST_LEAVING)
         censored = np.column_stack([left, np.zeros(len(left))]).ravel()
         censored[-1] = 1.0
-        lived, hazard = (
-            np.concatenate([[0.0], np.cumsum(width * np.exp(np.concatenate([[0.0], np.asarray(ratios)])[interval]))])
-            for ratios in (working, shape)
-        )
+
+        def cumulative(ratios: Any) -> np.ndarray:
+            ratios = np.asarray(ratios)
+            hazards = np.exp(np.concatenate([np.zeros((*ratios.shape[:-1], 1)), ratios], axis=-1))[..., interval]
+            return np.insert(np.cumsum(width * hazards, axis=-1), 0, 0.0, axis=-1)
+
+        lived, hazard = cumulative(working), cumulative(shape)
         return Lifetimes(jnp.asarray(lived), jnp.asarray(hazard), jnp.asarray(censored))
 
     @property
@@ -278,7 +330,7 @@ class Lifetimes(NamedTuple):
     For a residual d - exp(eta) L(t) at the steps' baseline L, of events that follow another: with what is lived there
     given as an expectation within a bin, the residual's mean at the truth is 0, whatever the bins.
 
-    lived: the steps' cumulative hazard at each point of a grid from 0 on `[I + 1]`.
+    lived: the steps' cumulative hazard at each point of a grid from 0 on `[I + 1]`, of each step `[T, I + 1]`.
     hazard: the true one, but for its level.
     censored: of those at risk at the end of a grid's cell, the part that leaves `[I]`; all at the last.
     """
@@ -311,7 +363,7 @@ class Lifetimes(NamedTuple):
 _ONE_BY_ONE, _WIDER = 4, 1.4
 _FARTHEST_MEAN, _LEAST_SPREAD, _MOST_SPREAD = 8.0, 0.05, 2.5  # of log rates
 _USUAL_SPREAD = 0.7
-_NUM_MEANS, _NUM_SPREADS = 81, 16
+_NUM_MEANS, _NUM_STDDEVS = 81, 16
 _NO_LAW = 0.1  # of what is expected in a cell
 _BY_CHANCE = 0.8  # of a standard deviation: what noise is away from 0 on average
 
@@ -363,7 +415,7 @@ class CountCells:
         """
         lowest, highest = -_FARTHEST_MEAN, float(np.log(max(outcome.unit, 2.0)))
         means = np.linspace(lowest, highest, _NUM_MEANS)
-        spreads = np.geomspace(_LEAST_SPREAD, _MOST_SPREAD, _NUM_SPREADS)
+        spreads = np.geomspace(_LEAST_SPREAD, _MOST_SPREAD, _NUM_STDDEVS)
         expected = max(float(cells.sum()), 1.0) * self._shares(outcome, means[:, None], spreads)
         variance = stddev**2 + expected + (_NO_LAW * expected) ** 2
         fit = (np.square(cells - expected) / variance + np.log(variance)).sum(-1)
@@ -439,3 +491,16 @@ class Counted:
 
 Law: TypeAlias = Outcome | Lifetimes | Counted
 """What residuals outcomes have at a predictor, and how often."""
+
+
+def law_at(law: Law, step: Any) -> Law:
+    """That of one step's residuals."""
+    return law._replace(lived=law.lived[step]) if isinstance(law, Lifetimes) and law.lived.ndim > 1 else law
+
+
+def doubts_put_back(law: Law) -> bool:
+    """Whether what the truth releases beside noise is doubted as such: it comes of a cut of what a law has.
+
+    Or of the baseline that the steps had, where it is not the table's at the truth: no step's point is nearer to that.
+    """
+    return isinstance(law, Lifetimes) or not law.is_loose

@@ -390,9 +390,9 @@ def spread_over(num_devices: int) -> NamedSharding | None:
 CHECKPOINT = "checkpoint.npz"
 
 _KEPT_LATER = {"points": np.nan, "descents": np.nan, "noise": 0.0, "loose": 0.0, "centre": 0.0, "intercept": 0.0,
-               "reach": 1.0}  # fmt: skip
+               "reach": 1.0, "baseline.by_spread": 0.0, "baseline.covariance": 0.0}  # fmt: skip
 """Leaves of a `NewtonState` that earlier versions did not store, and what stands in their place: a trace that is not
-known, steps that are no longer than H has them, as theirs were, and scores that nothing moved."""
+known, steps that are no longer than H has them, as theirs were, unmoved scores, and a baseline that stays."""
 
 OnEstimate = Callable[[float], None]
 """Called with the seconds that all steps will take at least, as a step on stand-ins took."""

@@ -132,6 +132,12 @@ def summed_moments(split: SplitModel, plan: MomentsPlan) -> np.ndarray:
     return np.concatenate([np.concatenate(found, axis=1), np.eye(len(rows))[rows]])
 
 
+def coefficient_moments(released: NoisyMoments, plan: GradientPlan, split: SplitModel) -> np.ndarray:
+    """Of what coefficients multiply, sums over all records `[theta, theta]`; of steps' scores."""
+    sums = summed_moments(split, moments_of(plan))[: split.num_parameters]
+    return sums @ consistent_moments(released, plan, split).matrix @ sums.T
+
+
 def _blocks(
     split: SplitModel, plan: GradientPlan, lengths: Sequence[np.ndarray]
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
