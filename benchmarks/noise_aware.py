@@ -25,16 +25,16 @@ Keys: coverage           {model: {n: share of 95% intervals that hold the truth,
       forecast           {model: {n: median over tables and coefficients of a fit's standard error over the one that
                          its plan forecast}}
       forecast_range     {model: {n: [the least, the largest of the coefficients' medians]}}
-      bias               {model: at epsilon = 50, largest of |estimate - pooled| / pooled standard error, over the
-                         coefficients of two simulated tables of 500,000 records and a public one of 60,000 to 163,000
-                         (`noise_aware_parts/public_tables.py`)}
-      bias_noise         {model: the same where nothing is cut and the noise is the same, number for number: what noise
-                         alone gives}
-      bias_cut           {model: the largest difference of the two, so what the cut alone gives}
-      bias_mean          {model: the largest of the means over the noises of several fits: the noise's part falls with
-                         their root}
-      bias_by            {model: {table: {coefficient: [estimate - pooled in pooled standard errors, the same where
-                         nothing is cut, mean and standard deviation over noises]}}}
+      bias               {model: at epsilon = 50, largest of |mean estimate - pooled| / pooled standard error, over the
+                         coefficients of two simulated tables of 500,000 records and a public one
+                         (`noise_aware_parts/public_tables.py`); means over three noises and their opposites (of a
+                         hierarchy one), which take off what an estimate is linear in}
+      bias_one_noise     {model: the same of one noise}
+      bias_noise         {model: of that where no bound of the plan cuts and the noise is the same, number for number:
+                         what noise alone gives; counts are cut by their released table still}
+      bias_cut           {model: the largest difference of the two, so what the plan's cut alone gives}
+      bias_by            {model: {table: {coefficient: [of one noise, the same where nothing is cut, bias, and the
+                         standard deviation of what noise adds, in pooled standard errors]}}}
       holds_pooled       {model: {epsilon: share of 95% intervals of its public table that hold the estimate of pooled
                          columns, over eight noises, of a hierarchy two}}; such tables are of no model's law
       length_public      {model: {epsilon: their median length over that without privacy}}
