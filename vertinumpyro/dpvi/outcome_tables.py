@@ -215,8 +215,7 @@ class HazardTable(NamedTuple):
         """
         num_intervals = len(self.bins.within)
         contrast = np.eye(num_intervals)[1:] - np.eye(num_intervals)[0]
-        rates = jnp.exp(jnp.asarray(spreads)[:, None] * _NODES)
-        table = jax.tree.map(lambda of: jnp.asarray(of, float), self)
+        rates, table = _hazard_ratios(spreads), self._in_jax()
         each, by_cells = (np.asarray(of) for of in (_ratios(table, rates), _slope(table, rates.mean(0))))
         events = np.asarray(self._known_events())
         chance, noise = contrast @ np.diag(1 / events) @ contrast.T, self.stddev * contrast @ by_cells
@@ -232,9 +231,10 @@ class HazardTable(NamedTuple):
         :param held: places of the baseline in it.
         :param level: and of the intercept.
         """
-        by_spread, shares = np.zeros((_NUM_SPREADS, len(covariance))), self.shape().shares
-        by_spread[:, held] = [self.shape((spread,)).log_ratios for spread in _APART * np.arange(_NUM_SPREADS)]
-        by_spread[:, level] = -(by_spread[:, held] @ shares)[:, None]
+        by_spread, events = np.zeros((_NUM_SPREADS, len(covariance))), np.asarray(self._known_events())
+        table, rates = self._in_jax(), np.asarray(_hazard_ratios(_APART * np.arange(_NUM_SPREADS)))
+        by_spread[:, held] = np.concatenate([_ratios(table, rate[None]) for rate in rates])  # by what `shape` compiled
+        by_spread[:, level] = -(by_spread[:, held] @ events[1:] / events.sum())[:, None]
         of_slopes = np.array(covariance)
         of_slopes[[*held, *level]], of_slopes[:, [*held, *level]] = 0.0, 0.0  # levels do not change a shape
         return FollowedBaseline(by_spread, of_slopes)
@@ -260,6 +260,10 @@ class HazardTable(NamedTuple):
 
         lived, hazard = cumulative(working), cumulative(shape)
         return Lifetimes(jnp.asarray(lived), jnp.asarray(hazard), jnp.asarray(censored))
+
+    def _in_jax(self) -> HazardTable:
+        """For what is compiled: numbers of one type."""
+        return jax.tree.map(lambda of: jnp.asarray(of, float), self)
 
     @property
     def _supposed(self) -> Any:
@@ -304,6 +308,11 @@ class HazardTable(NamedTuple):
             return usual + jnp.clip(log_hazard + jnp.log(events / expected) - usual, -_FARTHEST, _FARTHEST)
 
         return jax.lax.fori_loop(0, _SWEEPS, sweep, jnp.full(len(within), usual))
+
+
+def _hazard_ratios(spreads: Any) -> jax.Array:
+    """At the nodes of predictors of these standard deviations `[S, nodes]`."""
+    return jnp.exp(jnp.asarray(spreads)[:, None] * _NODES)
 
 
 @jax.jit
