@@ -192,3 +192,19 @@ def test_a_run_that_died_after_the_table_goes_on_with_the_same_reach(tmp_path):
         dpvi.fit(dataset, again, KEY, insecure_seed=3, progress_bar=False, run_dir=tmp_path, after_chunk=dies)
     ended = dpvi.fit(dataset, again, KEY, insecure_seed=4, progress_bar=False, run_dir=tmp_path, resume=True).summary()
     assert (np.abs(ended.estimate - whole.summary().estimate) < 4 * ended.std_error).all()
+
+
+@pytest.mark.parametrize("law", ["poisson", "negative_binomial"])
+def test_predictors_go_no_further_than_a_table_has_room_for(law):
+    """Of predictors that are no Gaussian's, an integral over one has rates that no record has."""
+    cells, _ = cells_of(60)
+    outcome = Poisson(60.0) if law == "poisson" else NegativeBinomial(60.0, 1.5)
+    rng, shares = np.random.default_rng(2), np.array([0.9, 0.1, 0.0014])
+    eta = rng.uniform(-2.0, 2.0, 400_000)
+    rates = np.exp(eta) * (1.0 if law == "poisson" else rng.gamma(1.5, 1 / 1.5, len(eta)))
+    counts = np.minimum(rng.poisson(rates), 60)
+    table = np.bincount(np.searchsorted(cells.least, counts, side="right") - 1, minlength=len(cells.least))
+    ends = cells.ends(outcome, table.astype(float), 1.0, shares)
+    assert (ends >= np.quantile(eta, 1 - shares)).all(), "it is a bound"
+    assert ends[2] < 3.0, "and not far from what there is"
+    assert (cells.ends(outcome, table.astype(float), 1e5, shares) > 50).all(), "noise that hides all says nothing"

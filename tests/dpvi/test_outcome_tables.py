@@ -9,7 +9,7 @@ import pytest
 
 from vertinumpyro.core import compat
 from vertinumpyro.data import BinaryColumn, PartySchema, RealColumn, Schema, TableFacts, VerticalDataset
-from vertinumpyro.dpvi import DPVI, SecondMoments, hazard_posterior
+from vertinumpyro.dpvi import DPVI, SecondMoments, table_posterior
 from vertinumpyro.dpvi.outcome_tables import EventTimes, HazardTable
 from vertinumpyro.model import PiecewiseHazard, party_plate, party_sum
 
@@ -101,17 +101,17 @@ def test_turns_between_coefficients_and_baseline_end_where_more_of_them_would(mo
     left = np.minimum(rng.uniform(1, 9, 5000), 6.0)
     columns = {"seen": (needed <= left).astype(np.int32), "time": (np.minimum(needed, left) / 6).astype(np.float32)}
     dataset = VerticalDataset(SCHEMA, {"clinic": columns, "insurer": {"visits": visits}})
-    found = hazard_posterior.predictor_spreads
+    found = table_posterior.predictor_spreads
 
     def seen(*given):
         spreads.append(found(*given))
         return spreads[-1]
 
-    monkeypatch.setattr(hazard_posterior, "predictor_spreads", seen)
+    monkeypatch.setattr(table_posterior, "predictor_spreads", seen)
     dpvi = DPVI(survival, warm_start=SecondMoments(events=EVENTS))
     ends = []
-    for turns in (hazard_posterior._TURNS, 9):
-        monkeypatch.setattr(hazard_posterior, "_TURNS", turns)
+    for turns in (table_posterior._TURNS, 9):
+        monkeypatch.setattr(table_posterior, "_TURNS", turns)
         plan = dpvi.plan(dataset, epsilon=1.0)
         dpvi.fit(dataset, plan, jax.random.key(0), insecure_seed=1, progress_bar=False)
         ends.append(spreads[-1].stddevs.mean())

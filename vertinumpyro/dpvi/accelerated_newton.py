@@ -43,7 +43,7 @@ from numpyro.infer.autoguide import AutoDelta
 from vertinumpyro.core.errors import ArgumentError, ModelContractError
 from vertinumpyro.core.rng import RandomSource
 from vertinumpyro.data import DatasetInfo
-from vertinumpyro.dpvi import hazard_posterior as hazard
+from vertinumpyro.dpvi import table_posterior
 from vertinumpyro.dpvi.clipping import Clip, Seen, bent_latents, longest_residual
 from vertinumpyro.dpvi.forecast import forecast_stddevs, stand_ins_of, usual_scores
 from vertinumpyro.dpvi.initial_state import Start, StepDefaults, shared
@@ -53,10 +53,9 @@ from vertinumpyro.dpvi.noise_aware import (
     Trace,
     expected_trust,
     noise_aware_draws,
-    predictors_of,
     why_not,
 )
-from vertinumpyro.dpvi.outcome_tables import CountCells, EventTimes, FollowedBaseline
+from vertinumpyro.dpvi.outcome_tables import CountCells, Counted, EventTimes, FollowedBaseline
 from vertinumpyro.dpvi.priors import middle_and_spread, prior_stddev
 from vertinumpyro.dpvi.score_identities import identities_of
 from vertinumpyro.dpvi.second_moments import (
@@ -377,7 +376,7 @@ class MomentsStart(Start):
     ) -> DPVIState:  # fmt: skip
         """See `Start.state`: the first state, with the inverse, and the baseline hazard of a table."""
         split = kernel.guide.split
-        if (baseline := hazard.followed_baseline(split, self.settings.events, released, plan)) is not None:
+        if (baseline := table_posterior.followed_baseline(split, self.settings.events, released, plan)) is not None:
             start, held = np.array(kernel.guide.location(cold.params)), self._held(split)
             start[held] = baseline.by_spread[0, held]
             own = kernel.guide.guide, split, default_init, rng_key
@@ -438,15 +437,12 @@ class MomentsStart(Start):
         )
         cut, rng_key = seen.cut(split, plan), jax.random.fold_in(rng_key, 2)
         if events is not None:
-            table = hazard.hazard_table(split, events, released, plan)
-            return hazard.hazard_aware_draws(split, events, table, trace, cut, rng_key)
-        drawn = noise_aware_draws(split, seen.law(summed.outcome), trace, cut, rng_key)
-        if isinstance(drawn, str) or not of_moments.is_of_counts or released.table is None:
-            return drawn
-        cells, at = CountCells.of(summed), predictors_of(split, trace, drawn.draws.mean(0))
-        assert cells is not None  # of which the table is
-        misfit = cells.misfit(summed.outcome, released.table, of_moments.cell_stddev, at)
-        return drawn._replace(misfit=np.array(misfit))
+            table = table_posterior.hazard_table(split, events, released, plan)
+            return table_posterior.hazard_aware_draws(split, events, table, trace, cut, rng_key)
+        law = seen.law(summed.outcome)
+        if of_moments.is_of_counts and isinstance(law, Counted) and released.table is not None:
+            return table_posterior.count_aware_draws(split, released, of_moments, law, trace, cut, rng_key)
+        return noise_aware_draws(split, law, trace, cut, rng_key)
 
     def time(self, facts: DatasetInfo, plan: GradientPlan) -> FitTime:
         """See `Start.time`: the draws that know the noise, most of which is compiling, as it was measured."""
@@ -486,7 +482,7 @@ class MomentsStart(Start):
             given = given.whitened(*(of[np.ix_(read, read)] for of in usual_whitening(split, plan, usual[0], seen)[:2]))
         stddev, sampling = forecast_stddevs(law, seen.cut(split, plan), given)
         if events is not None and len(held):
-            parts = hazard.forecast_with_baseline(split, events, given, read, start, (stddev, sampling))
+            parts = table_posterior.forecast_with_baseline(split, events, given, read, start, (stddev, sampling))
             read = np.union1d(read, held)
             stddev, sampling = (of_all[read] for of_all in parts)
         names = np.array(split.names, object)[read]
@@ -544,7 +540,7 @@ class MomentsStart(Start):
         return bool(self.settings.events and self.settings.events.baseline)
 
     def _held(self, split: SplitModel) -> np.ndarray:
-        return hazard.baseline_places(split, self.settings.events)
+        return table_posterior.baseline_places(split, self.settings.events)
 
     def _facts_of(
         self, split: SplitModel, clip: Clip, table: EventTimes | CountCells | None, *, of_earlier: bool = False

@@ -69,7 +69,7 @@ import numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS
 
 from vertinumpyro.core import compat
-from vertinumpyro.dpvi.outcome_tables import Law, doubts_put_back, law_at
+from vertinumpyro.dpvi.outcome_tables import Law, doubts_put_back, ends_of, law_at
 from vertinumpyro.dpvi.priors import NormalPrior, apart_from_prior, gaussian_prior, normal_given_rest, usual_prior
 from vertinumpyro.dpvi.score_identities import across, constant_of, unseen
 from vertinumpyro.model import SplitModel
@@ -98,6 +98,8 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _PAIRS = np.stack(np.meshgrid(_NODES, _NODES, indexing="ij"), -1).reshape(-1, 2)
 _PAIR_WEIGHTS = np.outer(_WEIGHTS, _WEIGHTS).ravel()
+UPPER_SHARES = np.cumsum(_WEIGHTS[::-1])[::-1] - _WEIGHTS / 2
+"""Of all records, those with a predictor beyond each node of the integrals."""
 
 
 class Trace(NamedTuple):
@@ -204,20 +206,6 @@ def drawn(split: SplitModel, found: Information, rng_key: jax.Array) -> NoiseAwa
     prior = gaussian_prior(split)
     drawn = _by_nuts(split, found, rng_key) if prior is None else _gaussian(found, prior, rng_key)
     return drawn._replace(apart=apart_from_prior(split, found.precision, found.linear))
-
-
-def predictors_of(split: SplitModel, trace: Trace, beta: np.ndarray) -> tuple[float, float]:
-    """Mean and standard deviation of the predictor at some latents, by the released moments.
-
-    :param beta: in flat theta.
-    """
-    halves = np.array([offset.half for offset in trace.offsets if offset.half])
-    both, nothing = np.concatenate([trace.to @ beta, halves]), np.zeros(len(halves))
-    constant = np.concatenate([trace.to @ split.from_standardised @ constant_of(split), nothing])
-    mean = trace.moments @ constant / max(constant @ trace.moments @ constant, 1.0)
-    variance = both @ trace.moments @ both / trace.num_records - (both @ mean) ** 2
-    middle = sum(offset.middle for offset in trace.offsets)
-    return float(both @ mean) + middle, math.sqrt(max(variance, 0.0))
 
 
 # -- the trace's information ------------------------------------------------------------------------
@@ -470,10 +458,13 @@ def _field(predictors: _Predictors, outcome: Law, cut: Any, point: jax.Array, be
     both = jnp.stack([predictors.at(beta), predictors.apart(point - beta)], axis=1)
     # the ridge is where the point is beta itself, or along it
     root = jnp.linalg.cholesky(both.T @ predictors.covariance @ both + 1e-8 * jnp.eye(2))
-    eta = both.T @ predictors.mean + jnp.asarray([predictors.middle, 0.0]) + _PAIRS @ root.T
+    middle = both.T @ predictors.mean + jnp.asarray([predictors.middle, 0.0])
+    ends = jnp.broadcast_to((ends_of(outcome) - middle[0]) / root[0, 0], _NODES.shape)
+    pairs = jnp.stack([jnp.minimum(_PAIRS[:, 0], jnp.repeat(ends, len(_NODES))), jnp.asarray(_PAIRS[:, 1])], axis=1)
+    eta = middle + pairs @ root.T
     weighted = _PAIR_WEIGHTS * _expected(outcome, cut, eta.sum(1), eta[:, 0])[0]
     by_pair = jax.scipy.linalg.solve_triangular(root, (predictors.covariance @ both).T, lower=True).T
-    found = predictors.num_records * (predictors.mean * weighted.sum() + by_pair @ (_PAIRS.T @ weighted))
+    found = predictors.num_records * (predictors.mean * weighted.sum() + by_pair @ (pairs.T @ weighted))
     return found[: len(beta)]
 
 
@@ -486,9 +477,9 @@ def _curvatures(
     """
     number, beta = len(beta), predictors.at(beta)
     width = jnp.sqrt(beta @ predictors.covariance @ beta + 1e-8)
-    eta = predictors.middle + beta @ predictors.mean + width * _NODES
-    along = predictors.covariance @ beta / width
-    given = predictors.mean + _NODES[:, None] * along
+    middle, along = predictors.middle + beta @ predictors.mean, predictors.covariance @ beta / width
+    nodes = jnp.minimum(_NODES, (ends_of(outcome) - middle) / width)
+    eta, given = middle + width * nodes, predictors.mean + nodes[:, None] * along
     across = predictors.covariance - jnp.outer(along, along)
 
     def summed(of_node: jax.Array) -> jax.Array:

@@ -9,7 +9,8 @@ records have each count, or one of several where counts are large, and a record 
 table of events: that counts as a sixteenth of the moments' sensitivity, squared. With Gaussian predictors, of mean m
 and standard deviation s, the outcome's law expects so many in each cell; m and s are where it fits best, by the noise,
 by the records' own chance, and by a tenth of what is expected, as no law is quite the table's. s is .7 usually, and m
-may be anywhere from far below 1 to the largest count. `clipping.Seen` says what follows for the steps.
+may be anywhere from far below 1 to the largest count. `clipping.Seen` says what follows for the steps. The table has
+room for few records with large counts, too: integrals over predictors end where it has none (`CountCells.ends`).
 
 **When events were, and the baseline hazard that it gives.** A survival's outcome is a count d of events whose rate has
 the factor L(t), the baseline's cumulative hazard at the record's time. Two things of it are in no score of a
@@ -375,6 +376,8 @@ _USUAL_SPREAD = 0.7
 _NUM_MEANS, _NUM_STDDEVS = 81, 16
 _NO_LAW = 0.1  # of what is expected in a cell
 _BY_CHANCE = 0.8  # of a standard deviation: what noise is away from 0 on average
+_NO_END = 1e3  # finite, for derivatives
+_NUM_ENDS, _SURELY = 400, 3.0  # standard deviations of what is in cells
 
 
 @final
@@ -441,16 +444,36 @@ class CountCells:
         between = np.abs(cells / number - self._shares(outcome, np.asarray(usual[0]), np.asarray(usual[1])))
         return max(0.0, float(between.sum()) - _BY_CHANCE * len(cells) * stddev / number) / 2
 
+    def ends(self, outcome: Outcome, cells: np.ndarray, stddev: float, shares: np.ndarray) -> np.ndarray:
+        """Predictors beyond which no more than these shares of all records are, by the table `[shares]`.
+
+        Of those beyond some predictor a part has a count of c or more, and at least that which the law has at it: so
+        they are no more than have such counts, over that part, whatever c is.
+        """
+        predictors = np.linspace(-_FARTHEST_MEAN, float(np.log(max(outcome.unit, 2.0))), _NUM_ENDS)
+        reversed_cells = np.maximum(np.cumsum(cells[::-1]), 0.0)
+        deviations = np.sqrt(stddev**2 * np.arange(1, len(cells) + 1) + np.maximum(reversed_cells, 1.0))
+        most = (reversed_cells + _SURELY * deviations) / max(float(cells.sum()), 1.0)
+        parts = np.cumsum(self._chances(outcome, predictors)[:, ::-1], axis=1)
+        beyond = np.minimum.accumulate((most / np.maximum(parts, 1e-30)).min(1))
+        last = np.searchsorted(-beyond, -shares, side="right") - 1
+        return np.where(last < _NUM_ENDS - 1, predictors[np.maximum(last, 0)], _NO_END)
+
     def _shares(self, outcome: Outcome, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:
         """Of all records, those that the law has in each cell `[..., k]`, at Gaussian predictors."""
         nodes, weights = np.polynomial.hermite_e.hermegauss(9)
-        known, lowest = outcome.support(jnp.asarray(means[..., None] + spreads[..., None] * nodes)), jnp.zeros(())
+        chances = self._chances(outcome, means[..., None] + spreads[..., None] * nodes)
+        return np.einsum("...nk,n->...k", chances, weights / weights.sum())
+
+    def _chances(self, outcome: Outcome, predictors: np.ndarray) -> np.ndarray:
+        """That the law has of each cell at predictors `[..., k]`."""
+        known, lowest = outcome.support(jnp.asarray(predictors)), jnp.zeros(())
         assert known is not None  # counts have one
         counts, chances = np.asarray((outcome.support(lowest) or known)[0]), np.asarray(known[1], np.float64)
         place = np.searchsorted(self.least, np.rint(counts), side="right") - 1
         within = np.zeros((len(counts), len(self.least)))
         within[np.arange(len(place)), np.clip(place, 0, None)] = 1.0
-        return np.einsum("...nv,n->...v", chances, weights / weights.sum()) @ within
+        return chances @ within
 
 
 @jax.tree_util.register_pytree_node_class
@@ -459,11 +482,13 @@ class Counted:
     """What `Outcome` says of a count, in a link that reaches to some part of the largest.
 
     :ivar outcome: of the model.
-    :ivar reach: as of `Outcome.reaching`; the one number that changes from fit to fit.
+    :ivar reach: as of `Outcome.reaching`.
+    :ivar ends: how far predictors go at most at each node of an integral over them, by a released table.
     """
 
     outcome: Outcome
     reach: Any
+    ends: Any = _NO_END
 
     @property
     def is_loose(self) -> bool:
@@ -488,12 +513,12 @@ class Counted:
         """See `Outcome.support`."""
         return self.outcome.support(eta)
 
-    def tree_flatten(self) -> tuple[tuple[Any], Outcome]:
+    def tree_flatten(self) -> tuple[tuple[Any, Any], Outcome]:
         """What changes from fit to fit, and what does not."""
-        return (self.reach,), self.outcome
+        return (self.reach, self.ends), self.outcome
 
     @classmethod
-    def tree_unflatten(cls, outcome: Outcome, children: tuple[Any]) -> Counted:
+    def tree_unflatten(cls, outcome: Outcome, children: tuple[Any, Any]) -> Counted:
         """From both."""
         return cls(outcome, *children)
 
@@ -505,6 +530,11 @@ Law: TypeAlias = Outcome | Lifetimes | Counted
 def law_at(law: Law, step: Any) -> Law:
     """That of one step's residuals."""
     return law._replace(lived=law.lived[step]) if isinstance(law, Lifetimes) and law.lived.ndim > 1 else law
+
+
+def ends_of(law: Law) -> Any:
+    """How far predictors go at most, at each node or at all of them."""
+    return law.ends if isinstance(law, Counted) else _NO_END
 
 
 def doubts_put_back(law: Law) -> bool:

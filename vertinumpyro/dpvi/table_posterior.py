@@ -13,6 +13,7 @@ is more events. So of the intercept it says what it says of b - w'a'.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -25,13 +26,15 @@ from vertinumpyro.dpvi.forecast import StandIns
 from vertinumpyro.dpvi.noise_aware import (
     NUM_DRAWS,
     TOO_FAR,
+    UPPER_SHARES,
     Information,
     NoiseAwareDraws,
     Trace,
     drawn,
     information_of,
+    noise_aware_draws,
 )
-from vertinumpyro.dpvi.outcome_tables import EventTimes, FollowedBaseline, HazardTable, Shape
+from vertinumpyro.dpvi.outcome_tables import CountCells, Counted, EventTimes, FollowedBaseline, HazardTable, Shape
 from vertinumpyro.dpvi.score_identities import constant_of
 from vertinumpyro.dpvi.second_moments import MomentsPlan, NoisyMoments, moments_of
 from vertinumpyro.dpvi.whitening import coefficient_moments
@@ -175,3 +178,40 @@ def predictor_spreads(split: SplitModel, trace: Trace, draws: np.ndarray, normal
     parts = np.maximum(values, 0.0) * np.square(draws.mean(0) @ vectors)
     num_parts = parts.sum() ** 2 / max(np.square(parts).sum(), 1e-30)
     return Spreads(np.sqrt(np.maximum(variances, 0.0)), max(1.0, float(num_parts)))
+
+
+# -- counts ------------------------------------------------------------------------------------------
+
+
+def count_aware_draws(
+    split: SplitModel, released: NoisyMoments, plan: MomentsPlan, law: Counted, trace: Trace, cut: float,
+    rng_key: jax.Array,
+) -> NoiseAwareDraws | str:  # fmt: skip
+    """Draws of all latents given the trace and a table of how large counts are, or why there are none.
+
+    :param cut: where residuals were cut.
+    :param rng_key: for the draws.
+    """
+    cells, table = CountCells.of(split.structure.summed[0]), released.table
+    assert cells is not None  # of which the table is
+    assert table is not None
+    ends = cells.ends(law.outcome, table, plan.cell_stddev, UPPER_SHARES)
+    drawn = noise_aware_draws(split, dataclasses.replace(law, ends=ends), trace, cut, rng_key)
+    if isinstance(drawn, str):
+        return drawn
+    at = predictors_of(split, trace, drawn.draws.mean(0))
+    return drawn._replace(misfit=np.array(cells.misfit(law.outcome, table, plan.cell_stddev, at)))
+
+
+def predictors_of(split: SplitModel, trace: Trace, beta: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation of the predictor at some latents, by the released moments.
+
+    :param beta: in flat theta.
+    """
+    halves = np.array([offset.half for offset in trace.offsets if offset.half])
+    both, nothing = np.concatenate([trace.to @ beta, halves]), np.zeros(len(halves))
+    constant = np.concatenate([trace.to @ split.from_standardised @ constant_of(split), nothing])
+    mean = trace.moments @ constant / max(constant @ trace.moments @ constant, 1.0)
+    variance = both @ trace.moments @ both / trace.num_records - (both @ mean) ** 2
+    middle = sum(offset.middle for offset in trace.offsets)
+    return float(both @ mean) + middle, math.sqrt(max(variance, 0.0))
