@@ -451,9 +451,9 @@ class CountCells:
         they are no more than have such counts, over that part, whatever c is.
         """
         predictors = np.linspace(-_FARTHEST_MEAN, float(np.log(max(outcome.unit, 2.0))), _NUM_ENDS)
-        reversed_cells = np.maximum(np.cumsum(cells[::-1]), 0.0)
-        deviations = np.sqrt(stddev**2 * np.arange(1, len(cells) + 1) + np.maximum(reversed_cells, 1.0))
-        most = (reversed_cells + _SURELY * deviations) / max(float(cells.sum()), 1.0)
+        with_more = np.maximum(np.cumsum(cells[::-1]), 0.0)
+        deviations = np.sqrt(stddev**2 * np.arange(1, len(cells) + 1) + np.maximum(with_more, 1.0))
+        most = (with_more + _SURELY * deviations) / max(float(cells.sum()), 1.0)
         parts = np.cumsum(self._chances(outcome, predictors)[:, ::-1], axis=1)
         beyond = np.minimum.accumulate((most / np.maximum(parts, 1e-30)).min(1))
         last = np.searchsorted(-beyond, -shares, side="right") - 1

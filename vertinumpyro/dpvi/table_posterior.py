@@ -1,4 +1,7 @@
-r"""The posterior of a survival's coefficients and baseline hazard, which knows the noise of the steps and of the table.
+r"""The posterior given what steps and the outcome's table released, of survivals and, at the end, of counts.
+
+Of counts the table says how far predictors go (`CountCells.ends`), and where the counts are not the model's. The rest
+is of a survival's coefficients and baseline hazard.
 
 The trace says of the coefficients and of the baseline's level what `dpvi.noise_aware` has it say, with the law of d and
 time (`Lifetimes`) in the place of a count's. The table says of the baseline's shape what it says at the coefficients'
@@ -196,11 +199,11 @@ def count_aware_draws(
     assert cells is not None  # of which the table is
     assert table is not None
     ends = cells.ends(law.outcome, table, plan.cell_stddev, UPPER_SHARES)
-    drawn = noise_aware_draws(split, dataclasses.replace(law, ends=ends), trace, cut, rng_key)
-    if isinstance(drawn, str):
-        return drawn
-    at = predictors_of(split, trace, drawn.draws.mean(0))
-    return drawn._replace(misfit=np.array(cells.misfit(law.outcome, table, plan.cell_stddev, at)))
+    found = noise_aware_draws(split, dataclasses.replace(law, ends=ends), trace, cut, rng_key)
+    if isinstance(found, str):
+        return found
+    at = predictors_of(split, trace, found.draws.mean(0))
+    return found._replace(misfit=np.array(cells.misfit(law.outcome, table, plan.cell_stddev, at)))
 
 
 def predictors_of(split: SplitModel, trace: Trace, beta: np.ndarray) -> tuple[float, float]:
